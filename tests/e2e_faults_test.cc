@@ -17,9 +17,9 @@ using testing::StartsWith;
 // The number of calls tried of some five hundred: a run takes a tenth of a second, one that learns
 // ten times as long.
 #ifdef NIBBLE_SLOW_BUILD
-constexpr size_t kCodewords = 10, kLearningPoints = 1;
+constexpr size_t kCalls = 10, kLearningCalls = 1;
 #else
-constexpr size_t kCodewords = 50, kLearningPoints = 8;
+constexpr size_t kCalls = 50, kLearningCalls = 8;
 #endif
 
 using Tree = std::map<std::string, std::string>;
@@ -131,7 +131,7 @@ TEST_P(Faults, OutputIsWholeAndResumesToTheSameBytes) {
   if (all == nullptr) {
     std::mt19937 random(std::random_device{}());  // the trace names what failed
     std::ranges::shuffle(points, random);
-    points.resize(scenario.learns ? kLearningPoints : kCodewords);
+    points.resize(scenario.learns ? kLearningCalls : kCalls);
   }
   for (const auto& [fault, at] : points) {
     SCOPED_TRACE("fault " + std::to_string(static_cast<int>(fault)) + " at call " +

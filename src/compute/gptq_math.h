@@ -21,7 +21,7 @@ struct GptqRounding {
   // et al. 2025).
   double correction;
   // Before a column is rounded, w -= pull (w - W): a share of what the errors of other columns made
-  // of it is taken back (the first-order term of FOEM, Zheng et al. 2025). Ignored with points.
+  // of it is taken back (the first-order term of FOEM, Zheng et al. 2025). Ignored with codewords.
   double pull;
   int64_t columns;  // the first ones of W, to be rounded to codes
   int bits;
@@ -37,9 +37,9 @@ struct GptqRounding {
   // as they are once all columns before them have been rounded. For the order 0, 1, 2, ... only;
   // several calls may run at the same time. Empty: `scales` and `zeros` are given.
   std::function<void(int64_t g, int64_t row, std::span<const double> columns)> find_grids;
-  // [rows, columns / 8], written: eight columns at a time become the point of LatticeCode(bits)
+  // [rows, columns / 8], written: eight columns at a time become the codeword of LatticeCode(bits)
   // near them; for the order 0, 1, 2, ... only. Empty: each column is rounded by itself.
-  std::span<uint32_t> points;
+  std::span<uint32_t> codewords;
   // Rounds the other columns, last in any order, once they have taken up the errors of all codes:
   // [rows, width - columns]. Empty: there are none.
   std::function<void(std::span<double> tail)> round_tail;

@@ -14,7 +14,7 @@ namespace nibble {
 // The codebook says what the bits of a weight stand for, where that is no integer.
 enum class Codebook {
   kNone,
-  kE8p,   // 2 to 4 bits by rows: 8 weights at a time are a point of QuIP#'s lattices
+  kE8p,   // 2 to 4 bits by rows: 8 weights at a time are a codeword of QuIP#'s lattices
           // (lattice_codes.h)
   kE2m1,  // 4 bits: a float (tensor/e2m1.h)
 };

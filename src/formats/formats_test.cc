@@ -108,7 +108,7 @@ TEST(E2m1Test, BitsMeanFloatsAndTheNearestIsFound) {
   }
 }
 
-// Rows mean scale times the points of their codes, in every order of bytes they are kept in.
+// Rows mean scale times the codewords of their codes, in every order of bytes they are kept in.
 TEST(PackedWeightsTest, CodesOfALatticeAreItsCodewords) {
   Rng rng(12);
   for (int bits = 2; bits <= 4; ++bits) {

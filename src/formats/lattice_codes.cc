@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kWeights = LatticeCode::kWeights;
 constexpr int64_t kEntries = 256;
-using Point = LatticeCode::Point;
+using Codeword = LatticeCode::Codeword;
 
 // Twice the magnitudes of norm 12 that fill the 256 patterns: any 29 of those with an odd sum would
 // do; these are the authors'.
@@ -24,14 +24,14 @@ constexpr std::string_view kLargePatterns[] = {
     "31333311", "31333131", "31331331", "31333113", "31331313", "13331133", "13333311", "13333131",
     "13331331", "13333113", "13331313", "11331333", "33113331"};
 
-// Calls f(point) for the vectors whose entries, rising in lexicographic order, are `choices`.
+// Calls f(vector) for the vectors whose entries, rising in lexicographic order, are `choices`.
 template <typename F>
 void ForEachVector(std::span<const int8_t> choices, const F& f) {
   std::array<size_t, kWeights> at{};
   while (true) {
-    Point point;
-    for (size_t i = 0; i < at.size(); ++i) point[i] = choices[at[i]];
-    f(point);
+    Codeword vector;
+    for (size_t i = 0; i < at.size(); ++i) vector[i] = choices[at[i]];
+    f(vector);
     size_t i = at.size();
     while (i > 0 && at[i - 1] + 1 == choices.size()) at[--i] = 0;
     if (i == 0) return;
@@ -39,9 +39,9 @@ void ForEachVector(std::span<const int8_t> choices, const F& f) {
   }
 }
 
-int SquaredNorm(const Point& point) {
+int SquaredNorm(const Codeword& vector) {
   int sum = 0;
-  for (const int v : point) sum += v * v;
+  for (const int v : vector) sum += v * v;
   return sum;
 }
 
@@ -53,7 +53,7 @@ struct Patterns {
 
   Patterns() {
     int64_t count = 0;
-    const auto add = [&](const Point& twice) {
+    const auto add = [&](const Codeword& twice) {
       int sum = 0;
       for (int64_t i = 0; i < kWeights; ++i) {
         magnitudes[i][count] = static_cast<float>(twice[static_cast<size_t>(i)]) / 2;
@@ -63,11 +63,11 @@ struct Patterns {
       odd[count++] = sum / 2 % 2 == 1;
     };
     constexpr int8_t kChoices[] = {1, 3, 5};
-    ForEachVector(kChoices, [&](const Point& twice) {
+    ForEachVector(kChoices, [&](const Codeword& twice) {
       if (SquaredNorm(twice) <= 40) add(twice);
     });
     for (const std::string_view digits : kLargePatterns) {
-      Point twice;
+      Codeword twice;
       std::ranges::transform(digits, twice.begin(), [](char c) { return c - '0'; });
       add(twice);
     }
@@ -81,12 +81,12 @@ const Patterns& AllPatterns() {
 }
 
 // Twice the 256 shortest vectors of E8, one of the sixteen of norm 4 on an axis left out.
-const std::array<Point, kEntries>& ShortVectors() {
-  static const std::array<Point, kEntries> vectors = [] {
-    std::array<Point, kEntries> all{};
+const std::array<Codeword, kEntries>& ShortVectors() {
+  static const std::array<Codeword, kEntries> vectors = [] {
+    std::array<Codeword, kEntries> all{};
     size_t count = 0;
     constexpr int8_t kWhole[] = {-2, 0, 2}, kHalves[] = {-1, 1};
-    const auto add = [&](const Point& twice) {
+    const auto add = [&](const Codeword& twice) {
       int sum = 0;
       for (const int v : twice) sum += v;
       if (SquaredNorm(twice) <= 8 && sum % 4 == 0) all.at(count++) = twice;
@@ -166,19 +166,19 @@ uint32_t EncodeE8p(std::span<const float, kWeights> x) {
   return code;
 }
 
-// The point in quarters: odd numbers from -11 to 11.
-Point DecodeE8p(uint32_t code) {
+// The codeword in quarters: odd numbers from -11 to 11.
+Codeword DecodeE8p(uint32_t code) {
   const Patterns& p = AllPatterns();
   const uint32_t entry = code >> 8 & 255;
   uint32_t signs = code & 127;
   signs |= ((static_cast<uint32_t>(std::popcount(signs)) ^ p.odd[entry]) & 1) << 7;
   const int shift = (code & 128) != 0 ? 1 : -1;
-  Point point;
-  for (size_t i = 0; i < point.size(); ++i) {
+  Codeword codeword;
+  for (size_t i = 0; i < codeword.size(); ++i) {
     const int quarters = static_cast<int>(4 * p.magnitudes[i][entry]);
-    point[i] = static_cast<int8_t>((signs >> i & 1 ? -quarters : quarters) + shift);
+    codeword[i] = static_cast<int8_t>((signs >> i & 1 ? -quarters : quarters) + shift);
   }
-  return point;
+  return codeword;
 }
 
 uint32_t EncodeShort(std::span<const float, kWeights> x) {
@@ -196,12 +196,12 @@ uint32_t EncodeShort(std::span<const float, kWeights> x) {
   return best;
 }
 
-// factor * (x - the E8P point of `code`)
+// factor * (x - the E8P codeword of `code`)
 std::array<float, kWeights> Left(std::span<const float, kWeights> x, uint32_t code, float factor) {
-  const Point point = DecodeE8p(code);
+  const Codeword codeword = DecodeE8p(code);
   std::array<float, kWeights> left;
   for (size_t i = 0; i < left.size(); ++i) {
-    left[i] = factor * (x[i] - static_cast<float>(point[i]) / 4);
+    left[i] = factor * (x[i] - static_cast<float>(codeword[i]) / 4);
   }
   return left;
 }
@@ -259,14 +259,14 @@ uint32_t LatticeCode::Encode(std::span<const double> weights, double scale) cons
   return Encode(x);
 }
 
-LatticeCode::Point LatticeCode::Decode(uint32_t code) const {
+LatticeCode::Codeword LatticeCode::Decode(uint32_t code) const {
   if (bits_ == 2) return DecodeE8p(code);
-  Point point = DecodeE8p(code >> (bits_ == 3 ? 8 : 16));
-  const Point second = bits_ == 3 ? ShortVectors()[code & 255] : DecodeE8p(code);
-  for (size_t i = 0; i < point.size(); ++i) {
-    point[i] = static_cast<int8_t>((bits_ == 4 ? 4 * point[i] : point[i]) + second[i]);
+  Codeword codeword = DecodeE8p(code >> (bits_ == 3 ? 8 : 16));
+  const Codeword second = bits_ == 3 ? ShortVectors()[code & 255] : DecodeE8p(code);
+  for (size_t i = 0; i < codeword.size(); ++i) {
+    codeword[i] = static_cast<int8_t>((bits_ == 4 ? 4 * codeword[i] : codeword[i]) + second[i]);
   }
-  return point;
+  return codeword;
 }
 
 }  // namespace nibble

@@ -16,7 +16,7 @@ namespace nibble {
 namespace {
 
 constexpr int64_t kWeights = LatticeCode::kWeights;
-using Point = LatticeCode::Point;
+using Codeword = LatticeCode::Codeword;
 
 std::array<float, kWeights> NormalVector(Rng& rng, double deviation) {
   std::array<float, kWeights> x;
@@ -24,27 +24,27 @@ std::array<float, kWeights> NormalVector(Rng& rng, double deviation) {
   return x;
 }
 
-double SquaredDistance(std::span<const float> x, const Point& point, double unit) {
+double SquaredDistance(std::span<const float> x, const Codeword& codeword, double unit) {
   double sum = 0;
-  for (size_t i = 0; i < x.size(); ++i) sum += std::pow(x[i] - unit * point[i], 2);
+  for (size_t i = 0; i < x.size(); ++i) sum += std::pow(x[i] - unit * codeword[i], 2);
   return sum;
 }
 
-// The 65536 points are those of the lattice D8^ + 1/4 and - 1/4 (half-integers with an even sum)
+// The 65536 codewords are those of the lattice D8^ + 1/4 and - 1/4 (half-integers with an even sum)
 // whose patterns have a norm of at most 10, and 29 of norm 12.
 TEST(LatticeCodeTest, TwoBitsAreTheirDefinition) {
   const LatticeCode code(2);
-  std::set<Point> points;
+  std::set<Codeword> codewords;
   std::set<std::vector<int>> patterns;
   std::map<int, int> norms;
   int odd = 0;
   for (uint32_t c = 0; c < 65536; ++c) {
-    const Point point = code.Decode(c);
-    ASSERT_TRUE(points.insert(point).second) << c;
+    const Codeword codeword = code.Decode(c);
+    ASSERT_TRUE(codewords.insert(codeword).second) << c;
     const int shift = (c & 128) != 0 ? 1 : -1;
     std::vector<int> pattern;  // twice the magnitudes
     int twice_sum = 0, norm = 0, magnitudes = 0;
-    for (const int quarters : point) {
+    for (const int quarters : codeword) {
       ASSERT_TRUE(quarters % 2 != 0 && std::abs(quarters) <= 11) << quarters;
       ASSERT_EQ((quarters - shift) % 4, (quarters - shift) > 0 ? 2 : -2);
       const int twice = (quarters - shift) / 2;
@@ -62,18 +62,18 @@ TEST(LatticeCodeTest, TwoBitsAreTheirDefinition) {
   EXPECT_EQ(odd, 149);
 }
 
-TEST(LatticeCodeTest, TheNearestPointIsThatOfBruteForce) {
+TEST(LatticeCodeTest, TheNearestCodewordIsThatOfBruteForce) {
   const LatticeCode code(2);
-  std::vector<Point> points;
-  for (uint32_t c = 0; c < 65536; ++c) points.push_back(code.Decode(c));
+  std::vector<Codeword> codewords;
+  for (uint32_t c = 0; c < 65536; ++c) codewords.push_back(code.Decode(c));
   Rng rng(3);
   for (int trial = 0; trial < 300; ++trial) {
     const auto x = NormalVector(rng, trial % 3 == 0 ? 2.5 : 1);  // some far outside
     double best = INFINITY;
-    for (const Point& point : points) {
+    for (const Codeword& codeword : codewords) {
       double sum = 0;
       for (size_t i = 0; i < x.size(); ++i)
-        sum += (x[i] - 0.25 * point[i]) * (x[i] - 0.25 * point[i]);
+        sum += (x[i] - 0.25 * codeword[i]) * (x[i] - 0.25 * codeword[i]);
       best = std::min(best, sum);
     }
     // fp32 sums of nine terms of up to 100.
@@ -81,16 +81,17 @@ TEST(LatticeCodeTest, TheNearestPointIsThatOfBruteForce) {
   }
 }
 
-// A point's code is its own, alone or with a second one behind it, wherever that is short enough.
-TEST(LatticeCodeTest, PointsKeepTheirCodes) {
+// A codeword's code is its own, alone or with a second one behind it, wherever that is short
+// enough.
+TEST(LatticeCodeTest, CodewordsKeepTheirCodes) {
   const LatticeCode two(2), four(4);
   for (uint32_t c = 0; c < 65536; ++c) {
-    const Point point = two.Decode(c);
+    const Codeword codeword = two.Decode(c);
     std::array<float, kWeights> x;
-    for (size_t i = 0; i < x.size(); ++i) x[i] = 0.25f * point[i];
+    for (size_t i = 0; i < x.size(); ++i) x[i] = 0.25f * codeword[i];
     ASSERT_EQ(two.Encode(x), c);
-    const Point twice = four.Decode(c << 16 | (c * 40503 & 65535));
-    for (size_t i = 0; i < x.size(); ++i) ASSERT_LE(std::abs(twice[i] - 4 * point[i]), 11);
+    const Codeword twice = four.Decode(c << 16 | (c * 40503 & 65535));
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_LE(std::abs(twice[i] - 4 * codeword[i]), 11);
   }
 }
 
@@ -103,9 +104,9 @@ TEST(LatticeCodeTest, WordsAreTheCodewords) {
   const LatticeCode two(2), three(3);
   for (uint32_t code = 0; code < 1u << 16; ++code) {
     const uint32_t word = words.entries[code >> 8] ^ words.signs[code & 255];
-    const LatticeCode::Point point = two.Decode(code);
-    for (size_t i = 0; i < point.size(); ++i) {
-      ASSERT_EQ(2 * n(word, i) - two.offset(), point[i]) << code << " " << i;
+    const LatticeCode::Codeword codeword = two.Decode(code);
+    for (size_t i = 0; i < codeword.size(); ++i) {
+      ASSERT_EQ(2 * n(word, i) - two.offset(), codeword[i]) << code << " " << i;
       const int steps = words.steps[i / 4][code >> 8] >> i % 4 * 2 & 3;
       ASSERT_EQ(steps,
                 (std::abs(n(word, i) - (code & 128 ? 8 : 7)) - (n(word, i) >= 8 ? 0 : 1)) / 2)
@@ -113,9 +114,9 @@ TEST(LatticeCodeTest, WordsAreTheCodewords) {
     }
   }
   for (uint32_t code = 0; code < 256; ++code) {
-    const LatticeCode::Point point = three.Decode(code), first = two.Decode(0);
-    for (size_t i = 0; i < point.size(); ++i) {
-      EXPECT_EQ(n(words.shorts[code], i) - 4, point[i] - first[i]) << code << " " << i;
+    const LatticeCode::Codeword codeword = three.Decode(code), first = two.Decode(0);
+    for (size_t i = 0; i < codeword.size(); ++i) {
+      EXPECT_EQ(n(words.shorts[code], i) - 4, codeword[i] - first[i]) << code << " " << i;
     }
   }
 }
@@ -143,11 +144,11 @@ TEST(LatticeCodeTest, NormalNumbersLoseLittle) {
 
 // The second codebook of 3 bits: 256 points of E8, 241 of them all that have a norm of at most 2.
 TEST(LatticeCodeTest, ShortVectorsAreOfE8) {
-  const Point first = LatticeCode(2).Decode(4660);
-  std::set<Point> points;
+  const Codeword first = LatticeCode(2).Decode(4660);
+  std::set<Codeword> codewords;
   std::map<int, int> norms;
   for (uint32_t c = 0; c < 256; ++c) {
-    Point twice = LatticeCode(3).Decode(4660 << 8 | c);  // the vector, after its first point
+    Codeword twice = LatticeCode(3).Decode(4660 << 8 | c);  // the vector, after its first codeword
     int norm = 0, sum = 0;
     for (size_t i = 0; i < twice.size(); ++i) {
       twice[i] = static_cast<int8_t>(twice[i] - first[i]);
@@ -156,7 +157,7 @@ TEST(LatticeCodeTest, ShortVectorsAreOfE8) {
       EXPECT_EQ(twice[i] & 1, twice[0] & 1);  // all whole, or all halves
     }
     EXPECT_EQ(sum % 4, 0);
-    EXPECT_TRUE(points.insert(twice).second) << c;
+    EXPECT_TRUE(codewords.insert(twice).second) << c;
     ++norms[norm / 4];
   }
   EXPECT_EQ(norms, (std::map<int, int>{{0, 1}, {2, 240}, {4, 15}}));

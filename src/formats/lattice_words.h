@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The points of lattice_codes.h as words that kernels look up. Byte i of a word has weight i in its
-// low half and weight i + 4 in the upper one.
+// The codewords of lattice_codes.h as words that kernels look up. Byte i of a word has weight i in
+// its low half and weight i + 4 in the upper one.
 //
 // Included by files built with extra instruction flags (backends/cpu/gemm/int_kernels.h): no inline
 // functions here.

@@ -17,7 +17,7 @@ struct PackedWeights {
   int64_t rows = 0, cols = 0;  // N outputs, K inputs
   Tensor values;               // not quantized: any float type, fp32 of 32 bits [N, K]
   // U8 [N, PackedBytes(stored(K), bits)], two's complement codes; of a lattice `bits` bytes for 8
-  // weights, lowest first (lattice_codes.h), whose points are what is called code above; of E2M1
+  // weights, lowest first (lattice_codes.h), whose codewords are what is called code above; of E2M1
   // its bits (tensor/e2m1.h).
   Tensor codes;
   // Sparse: U8 [N, PackedBytes(K / 2, 2)], where in its 4 columns each code stands, rising. The

@@ -4,9 +4,9 @@
 // flipped), or those of a lattice. The order depends on shape and width alone: a checkpoint can
 // carry it.
 //
-//   8 bits   [panel][k / 4][16 outputs][4 bytes], inputs k..k+3
-//   4 bits   [panel][k / 8][16 outputs][4 bytes], low nibbles = inputs k..k+3, high = k+4..k+7
-//   points   [panel][k / 32][byte of a code][16 outputs][4 codes], each for eight inputs
+//   8 bits      [panel][k / 4][16 outputs][4 bytes], inputs k..k+3
+//   4 bits      [panel][k / 8][16 outputs][4 bytes], low nibbles = inputs k..k+3, high = k+4..k+7
+//   codewords   [panel][k / 32][byte of a code][16 outputs][4 codes], each for eight inputs
 //
 // Outputs are padded to a multiple of 32 and inputs to a multiple of 64, with code 0.
 #pragma once

@@ -18,7 +18,7 @@ bool Learns(const PackedLinear& linear) {
 constexpr double kRate = 2e-3;  // of a factor's logarithm, in one step, with 4 bits
 
 // The coarser weights are, the further from 1 are the factors that make up for it: on samples/tiny
-// with points of 2 bits, perplexity 41.4 becomes 35.6 at kRate, 34.2 at five times as much.
+// with codewords of 2 bits, perplexity 41.4 becomes 35.6 at kRate, 34.2 at five times as much.
 Adam Begin(int64_t count, const FormatSpec& format) {
   const double rate = kRate * std::exp2(std::max(0, 4 - format.bits));
   return Adam(std::vector<float>(static_cast<size_t>(count)), rate);

@@ -79,8 +79,8 @@ class OutlierFamilies : public testing::TestWithParam<FamilyModel> {
 
 // KL divergences over that of weight-only rounding to rows of 8 bits, and over that of the recipe's
 // own formats rounded to nearest. The largest that were measured are 2.2 and 1.5 (the latter of
-// points of two bits, which leave next to nothing either way); the ratios are properties in the XML
-// file.
+// codewords of two bits, which leave next to nothing either way); the ratios are properties in the
+// XML file.
 TEST_P(OutlierFamilies, NoRecipeDoesHarm) {
   Recipe bytes = kRtnRecipe;
   bytes.weights = {.bits = 8, .group = 64};

@@ -30,7 +30,7 @@ CodeMatrix::CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& 
       group_(format.group == 0 ? cols : format.group),
       groups_(format.groups(cols)),
       codes_(w.rows, cols),
-      points_(format.lattice() ? w.rows : 0, cols / LatticeCode::kWeights),
+      codewords_(format.lattice() ? w.rows : 0, cols / LatticeCode::kWeights),
       grids_(static_cast<size_t>(w.rows * groups_)) {
   if (!format.second_level) return;
   row_scales_.resize(static_cast<size_t>(w.rows));
@@ -81,7 +81,7 @@ PackedWeights CodeMatrix::Pack() const {
   FillRows([&](int64_t n) {
     uint8_t* const row = packed.data() + n * row_bytes;
     if (format_.lattice()) {
-      for (size_t i = 0; const uint32_t code : points_.row(n)) {
+      for (size_t i = 0; const uint32_t code : codewords_.row(n)) {
         for (int j = 0; j < format_.bits; ++j) row[i++] = static_cast<uint8_t>(code >> 8 * j);
       }
       return;

@@ -43,8 +43,8 @@ class CodeMatrix {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).zero);
   }
 
-  std::span<int8_t> codes() { return codes_.data; }      // [N, K]
-  std::span<uint32_t> points() { return points_.data; }  // [N, K / 8] of a lattice, or empty
+  std::span<int8_t> codes() { return codes_.data; }            // [N, K]
+  std::span<uint32_t> codewords() { return codewords_.data; }  // [N, K / 8] of a lattice, or empty
 
   // fill(n) for every row, in parallel.
   void FillRows(const std::function<void(int64_t)>& fill) const;
@@ -57,7 +57,7 @@ class CodeMatrix {
   FormatSpec format_;
   int64_t group_, groups_;
   Matrix<int8_t> codes_;           // [N, K]
-  Matrix<uint32_t> points_;        // [N, K / 8], of a lattice only
+  Matrix<uint32_t> codewords_;     // [N, K / 8], of a lattice only
   std::vector<WeightGrid> grids_;  // [N, groups]
   std::vector<float> row_scales_;  // [N], of a second level only
 };

@@ -127,7 +127,7 @@ void MatrixRounding::Round(GptqMath& math, std::span<const int64_t> unseen, int6
                            .zeros = Part(std::span(zeros_), first, count),
                            .sweeps = sweeps_,
                            .codes = Part(codes_.codes(), first, count),
-                           .points = Part(codes_.points(), first, count)};
+                           .codewords = Part(codes_.codewords(), first, count)};
   if (!fixed_grids_) {
     rounding.find_grids = [&](int64_t g, int64_t row, std::span<const double> columns) {
       FindGrids(g, first + row, columns);

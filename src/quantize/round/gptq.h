@@ -20,7 +20,7 @@ struct GptqOptions {
   double foem = 0;         // GptqRounding::pull
   int sweeps = 0;
   int64_t tail = 0;  // the last columns, which take up errors and are rounded to nearest at the end
-  bool lattice = false;  // some weights become points, whose sweeps need BLAS and LAPACK
+  bool lattice = false;  // some weights become codewords, whose sweeps need BLAS and LAPACK
 };
 
 class Gptq {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that become points of a lattice.
+// Weights that become codewords of a lattice.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -46,18 +46,18 @@ TEST(Lattice, IsBlockLdlq) {
         const double moved = w.row(n)[static_cast<size_t>(first + i)] + At(a, i, rest);
         target[static_cast<size_t>(i)] = static_cast<float>(moved / scale * lattice.unit());
       }
-      const LatticeCode::Point point = lattice.Decode(lattice.Encode(target));
+      const LatticeCode::Codeword codeword = lattice.Decode(lattice.Encode(target));
       for (int64_t i = 0; i < kBlock; ++i) {
         EXPECT_NEAR(decoded.row(n)[static_cast<size_t>(first + i)],
-                    scale * point[static_cast<size_t>(i)], 1e-6 * scale)
+                    scale * codeword[static_cast<size_t>(i)], 1e-6 * scale)
             << n << ", " << b << ", " << i;
       }
     }
   }
 }
 
-// Each point is the best one near where its weights would be best beside all others.
-TEST(Lattice, SweepsEndWhereNoPointMoves) {
+// Each codeword is the best one near where its weights would be best beside all others.
+TEST(Lattice, SweepsEndWhereNoCodewordMoves) {
   constexpr int64_t kWidth = 136, kBlock = LatticeCode::kWeights;  // more than one block of columns
   const Matrix<double> w = RandomMatrix(6, kWidth, 25);
   const Matrix<float> x = CorrelatedInputs(kWidth, 1024, 26);
@@ -93,12 +93,12 @@ TEST(Lattice, SweepsEndWhereNoPointMoves) {
           const double best = decoded.row(n)[static_cast<size_t>(b + i)] - At(solved, i, kBlock);
           target[static_cast<size_t>(i)] = static_cast<float>(best / scale * lattice.unit());
         }
-        const LatticeCode::Point point = lattice.Decode(lattice.Encode(target));
+        const LatticeCode::Codeword codeword = lattice.Decode(lattice.Encode(target));
         double change = 0, size = 0;
         std::array<double, kBlock> moved;
         for (size_t i = 0; i < moved.size(); ++i) {
           const auto now = std::nearbyint(decoded.row(n)[static_cast<size_t>(b) + i] / scale);
-          moved[i] = scale * (point[i] - now);  // exactly 0 where nothing moves
+          moved[i] = scale * (codeword[i] - now);  // exactly 0 where nothing moves
         }
         for (int64_t i = 0; i < kBlock; ++i) {
           const double move = moved[static_cast<size_t>(i)];

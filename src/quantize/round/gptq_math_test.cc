@@ -76,11 +76,11 @@ class PlainGptq final : public GptqMath {
         const size_t grid = Grid(r, row, Column(i));
         const double scale = r.scales[grid], zero = r.zeros[grid];
         const double moved = At(w, row, i) - r.weights.row(row)[Index(Column(i))];
-        const double value = At(w, row, i) - (r.points.empty() ? r.pull * moved : 0);
+        const double value = At(w, row, i) - (r.codewords.empty() ? r.pull * moved : 0);
         const double top = std::ldexp(1.0, r.bits - 1) - 1;
         int8_t& stored = r.codes[Index(row * r.columns + Column(i))];
-        if (!r.points.empty()) {
-          if (i % 8 == 0) FindPoint(r, w.row(row).subspan(Index(i), 8), row, i, scale);
+        if (!r.codewords.empty()) {
+          if (i % 8 == 0) FindCodeword(r, w.row(row).subspan(Index(i), 8), row, i, scale);
         } else if (pruned[Index(row * n() + i)]) {
           stored = static_cast<int8_t>(zero);
         } else {
@@ -111,10 +111,10 @@ class PlainGptq final : public GptqMath {
   static size_t Grid(const GptqRounding& r, int64_t row, int64_t column) {
     return Index(row * (r.columns / r.group) + column / r.group);
   }
-  static void FindPoint(const GptqRounding& r, std::span<const double> weights, int64_t row,
-                        int64_t i, double scale) {
+  static void FindCodeword(const GptqRounding& r, std::span<const double> weights, int64_t row,
+                           int64_t i, double scale) {
     const LatticeCode lattice(r.bits);
-    const uint32_t code = r.points[Index((row * r.columns + i) / 8)] =
+    const uint32_t code = r.codewords[Index((row * r.columns + i) / 8)] =
         lattice.Encode(weights, scale);
     std::ranges::copy(lattice.Decode(code), r.codes.begin() + row * r.columns + i);
   }

@@ -96,7 +96,7 @@ TEST_P(GptqFormats, BeatsRoundingToNearestOnCorrelatedInputs) {
   const GptqOptions options = {.act_order = GetParam().act_order};
   const Rounded gptq = RoundGptq(w, x, GetParam().format, options);
   const Power error = OutputError(w, gptq.weights, h), output = PlainPower(w, h);
-  // Eight weights of a point cannot make up for each other.
+  // Eight weights of a codeword cannot make up for each other.
   const double share = GetParam().format.lattice() ? 0.7 : 0.5;
   EXPECT_LT(error.sum, share * OutputError(w, RoundNearest(w, GetParam().format).weights, h).sum);
   // Two sums of `terms` fp64 terms in any order, each term itself of two products.

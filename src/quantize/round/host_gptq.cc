@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kRows = 64;          // of one task
 constexpr int64_t kLazyColumns = 128;  // columns between two products with all the others
-constexpr int64_t kPoint = LatticeCode::kWeights;
+constexpr int64_t kCodeword = LatticeCode::kWeights;
 
 using Order = std::vector<int64_t>;
 
@@ -106,9 +106,9 @@ struct Weight {
   int8_t& code;
 };
 
-// Makes eight weights from column k on the lattice's point `code`.
-void SetPoint(const GptqRounding& r, int64_t n, int64_t k, uint32_t code) {
-  r.points[static_cast<size_t>((n * r.columns + k) / kPoint)] = code;
+// Makes eight weights from column k on the lattice's codeword `code`.
+void SetCodeword(const GptqRounding& r, int64_t n, int64_t k, uint32_t code) {
+  r.codewords[static_cast<size_t>((n * r.columns + k) / kCodeword)] = code;
   std::ranges::copy(LatticeCode(r.bits).Decode(code), r.codes.begin() + n * r.columns + k);
 }
 
@@ -135,21 +135,21 @@ void MoveWeight(const SweptRow& row, int64_t i) {
   if (const double moved = weight.value() - value; moved != 0) row.Move(i, moved);
 }
 
-// Weights i to i + 7 go to the point that is nearest to the best values, unless that is worse.
-void MovePoint(const SweptRow& row, int64_t i, const Matrix<double>& inverse) {
-  std::array<double, kPoint> best, moved;
-  for (int64_t j = 0; j < kPoint; ++j) {
+// Weights i to i + 7 go to the codeword that is nearest to the best values, unless that is worse.
+void MoveCodeword(const SweptRow& row, int64_t i, const Matrix<double>& inverse) {
+  std::array<double, kCodeword> best, moved;
+  for (int64_t j = 0; j < kCodeword; ++j) {
     double& value = best[static_cast<size_t>(j)] = row.weight(i + j).value();
-    for (int64_t k = 0; k < kPoint; ++k) value -= row.gradients[i + k] * At(inverse, k, j);
+    for (int64_t k = 0; k < kCodeword; ++k) value -= row.gradients[i + k] * At(inverse, k, j);
   }
   const LatticeCode lattice(row.rounding.bits);
   const uint32_t code = lattice.Encode(best, row.weight(i).scale);
-  const LatticeCode::Point point = lattice.Decode(code);
+  const LatticeCode::Codeword codeword = lattice.Decode(code);
   double change = 0;
-  for (int64_t j = 0; j < kPoint; ++j) {
+  for (int64_t j = 0; j < kCodeword; ++j) {
     const auto at = static_cast<size_t>(j);
     const Weight weight = row.weight(i + j);
-    moved[at] = weight.scale * (point[at] - weight.code);
+    moved[at] = weight.scale * (codeword[at] - weight.code);
     double gradient = row.gradients[i + j] + moved[at] * At(row.block, i + j, i + j) / 2;
     for (int64_t k = 0; k < j; ++k) {
       gradient += moved[static_cast<size_t>(k)] * At(row.block, i + k, i + j);
@@ -157,25 +157,25 @@ void MovePoint(const SweptRow& row, int64_t i, const Matrix<double>& inverse) {
     change += gradient * moved[at];
   }
   if (change >= 0) return;
-  SetPoint(row.rounding, row.n, row.begin + i, code);
-  for (int64_t j = 0; j < kPoint; ++j) row.Move(i + j, moved[static_cast<size_t>(j)]);
+  SetCodeword(row.rounding, row.n, row.begin + i, code);
+  for (int64_t j = 0; j < kCodeword; ++j) row.Move(i + j, moved[static_cast<size_t>(j)]);
 }
 
-// The parts on the diagonal of a block of H that belong to points, inverted.
-std::vector<Matrix<double>> PointInverses(const Matrix<double>& block) {
-  constexpr auto kSize = static_cast<int>(kPoint);
+// The parts on the diagonal of a block of H that belong to codewords, inverted.
+std::vector<Matrix<double>> CodewordInverses(const Matrix<double>& block) {
+  constexpr auto kSize = static_cast<int>(kCodeword);
   std::vector<Matrix<double>> inverses;
-  for (int64_t first = 0; first < block.rows; first += kPoint) {
-    Matrix<double>& inverse = inverses.emplace_back(kPoint, kPoint);
-    for (int64_t i = 0; i < kPoint; ++i) {
-      std::copy_n(&block.row(first + i)[static_cast<size_t>(first)], kPoint,
+  for (int64_t first = 0; first < block.rows; first += kCodeword) {
+    Matrix<double>& inverse = inverses.emplace_back(kCodeword, kCodeword);
+    for (int64_t i = 0; i < kCodeword; ++i) {
+      std::copy_n(&block.row(first + i)[static_cast<size_t>(first)], kCodeword,
                   inverse.row(i).begin());
     }
     const bool positive =
         LAPACKE_dpotrf(LAPACK_COL_MAJOR, 'L', kSize, inverse.data.data(), kSize) == 0 &&
         LAPACKE_dpotri(LAPACK_COL_MAJOR, 'L', kSize, inverse.data.data(), kSize) == 0;
     NIBBLE_CHECK(positive, "a part of a matrix that is positive definite");
-    for (int64_t i = 0; i < kPoint; ++i) {
+    for (int64_t i = 0; i < kCodeword; ++i) {
       for (int64_t j = 0; j < i; ++j) At(inverse, i, j) = At(inverse, j, i);
     }
   }
@@ -297,7 +297,7 @@ Matrix<double> HostGptq::Corrected(const GptqRounding& r, int64_t first, int64_t
 double HostGptq::RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_t end,
                              std::span<double> w, uint32_t& kept) const {
   const auto at = static_cast<size_t>(i);
-  const double pull = r.points.empty() ? r.pull : 0;
+  const double pull = r.codewords.empty() ? r.pull : 0;
   const double value = w[at] - pull * (w[at] - r.weights.row(n)[static_cast<size_t>(order_[at])]);
   const auto u = hessian_.row(i);
   if (r.sparse && i % 4 == 0) {  // what pruning a column costs once the others make up for it
@@ -309,12 +309,12 @@ double HostGptq::RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_
     kept = LargestTwo(costs);
   }
   Weight weight(r, n, order_[at]);
-  if (!r.points.empty()) {
+  if (!r.codewords.empty()) {
     // Eight columns get their codes at once, so the error of the first moves to others whose codes
     // are chosen already: in the end the error of the block goes to the columns behind it (block
     // LDLQ, Tseng et al. 2024).
-    if (i % kPoint == 0) {
-      SetPoint(r, n, i, LatticeCode(r.bits).Encode(w.subspan(at, kPoint), weight.scale));
+    if (i % kCodeword == 0) {
+      SetCodeword(r, n, i, LatticeCode(r.bits).Encode(w.subspan(at, kCodeword), weight.scale));
     }
   } else {
     (kept >> i % 4 & 1) != 0 ? weight.Set(value) : weight.Prune();
@@ -364,8 +364,8 @@ Matrix<double> HostGptq::DampedBlock(int64_t begin, int64_t end) const {
   return block;
 }
 
-// Coordinate descent over codes or points (as QuantEase, Behdin et al. 2023), with the gradients E
-// H of a block kept up to date. `errors` are those of the rows from `first` on.
+// Coordinate descent over codes or codewords (as QuantEase, Behdin et al. 2023), with the gradients
+// E H of a block kept up to date. `errors` are those of the rows from `first` on.
 void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& errors) const {
   const int64_t k = errors.cols, rows = errors.rows;
   Matrix<double> gradients(rows, kLazyColumns);
@@ -383,13 +383,13 @@ void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& error
     add(begin, count, block.data.data(), count, false);
     if (end < k) add(end, k - end, hessian_.row(end).data() + begin, k, false);
     const std::vector<Matrix<double>> inverses =
-        r.points.empty() ? std::vector<Matrix<double>>() : PointInverses(block);
+        r.codewords.empty() ? std::vector<Matrix<double>>() : CodewordInverses(block);
     for (int64_t n = 0; n < rows; ++n) {
       double *gradient = gradients.row(n).data(), *error = &At(errors, n, begin);
-      for (int64_t i = 0; i < count; i += r.points.empty() ? 1 : kPoint) {
+      for (int64_t i = 0; i < count; i += r.codewords.empty() ? 1 : kCodeword) {
         const SweptRow row = {r, first + n, begin, block, gradient, error};
-        r.points.empty() ? MoveWeight(row, i)
-                         : MovePoint(row, i, inverses[static_cast<size_t>(i / kPoint)]);
+        r.codewords.empty() ? MoveWeight(row, i)
+                            : MoveCodeword(row, i, inverses[static_cast<size_t>(i / kCodeword)]);
       }
     }
     at += count;

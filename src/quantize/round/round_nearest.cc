@@ -33,7 +33,7 @@ PackedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
       constexpr int64_t kBlock = LatticeCode::kWeights;
       const LatticeCode lattice(format.bits);
       for (int64_t k = 0; k < w.cols; k += kBlock) {
-        codes.points()[static_cast<size_t>((n * w.cols + k) / kBlock)] =
+        codes.codewords()[static_cast<size_t>((n * w.cols + k) / kBlock)] =
             lattice.Encode({row + k, static_cast<size_t>(kBlock)}, codes.Grid(n, k).scale);
       }
       return;

@@ -50,7 +50,7 @@ WeightGrid GridOf(float lo, float hi, float p, const FormatSpec& format, float r
   return grid;
 }
 
-// The scale of a unit for which the values' points lose least if they are normally distributed.
+// The scale of a unit for which the values' codewords lose least if they are normally distributed.
 WeightGrid LatticeGrid(std::span<const double> values, int bits) {
   const LatticeCode lattice(bits);
   double squares = 0;

@@ -107,8 +107,9 @@ TEST(WeightGrid, LatticesHaveTheScaleThatLosesLeast) {
         for (size_t i = 0; i < x.size(); ++i) {
           x[i] = static_cast<float>(w.data[k + i] * lattice.unit() / scale);
         }
-        const LatticeCode::Point point = lattice.Decode(lattice.Encode(x));
-        for (size_t i = 0; i < x.size(); ++i) sum += std::pow(w.data[k + i] - scale * point[i], 2);
+        const LatticeCode::Codeword codeword = lattice.Decode(lattice.Encode(x));
+        for (size_t i = 0; i < x.size(); ++i)
+          sum += std::pow(w.data[k + i] - scale * codeword[i], 2);
       }
       return sum;
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One panel of points of a lattice against up to four tokens. Words of a block of 32 inputs are
+// One panel of codewords of a lattice against up to four tokens. Words of a block of 32 inputs are
 // looked up for all outputs and tokens; int16 sums of half a panel (8 outputs) are widened behind
 // every block. Second codes have sums of their own.
 #include "backends/cpu/avx2/avx2_u4.inl.h"
@@ -29,7 +29,7 @@ struct Codewords {
 
 // Outputs from `first` on, eight of them: c[R, kTileOutputs] += sums of a block
 template <int kBits, int R>
-void AddHalf(const Codewords<kBits>& points, int64_t first, const int8_t* a, int64_t a_stride,
+void AddHalf(const Codewords<kBits>& codewords, int64_t first, const int8_t* a, int64_t a_stride,
              int32_t* c) {
   constexpr int kCodes = Codewords<kBits>::kCodes;
   __m256i sums[R][kCodes];
@@ -42,7 +42,7 @@ void AddHalf(const Codewords<kBits>& points, int64_t first, const int8_t* a, int
   for (int code = 0; code < 4; ++code) {
 #pragma GCC unroll 2
     for (int i = 0; i < kCodes; ++i) {
-      const __m256i words = Load(points.words[i] + code * kPanel + first);
+      const __m256i words = Load(codewords.words[i] + code * kPanel + first);
       const __m256i low = Low(words), high = High(words);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
@@ -64,9 +64,9 @@ void AddHalf(const Codewords<kBits>& points, int64_t first, const int8_t* a, int
 template <int kBits, int R>
 void Group(const GemvTile& t, const int8_t* a, const uint8_t* b, int32_t* c) {
   for (int64_t k = 0; k < t.k; k += kBlock, a += kBlock, b += Codewords<kBits>::kBytes) {
-    const Codewords<kBits> points(*t.words, b);
-    AddHalf<kBits, R>(points, 0, a, t.a_stride, c);
-    AddHalf<kBits, R>(points, 8, a, t.a_stride, c);
+    const Codewords<kBits> codewords(*t.words, b);
+    AddHalf<kBits, R>(codewords, 0, a, t.a_stride, c);
+    AddHalf<kBits, R>(codewords, 8, a, t.a_stride, c);
   }
 }
 

@@ -101,7 +101,7 @@ class E8pBlock {
   __m512i low_bytes_, steps_[2], plus_;
 };
 
-// Codes of 2, 3 and 4 bits: LatticeCode::offset() plus the points.
+// Codes of 2, 3 and 4 bits: LatticeCode::offset() plus the codewords.
 template <int kBits>
 struct Block {
   inline __attribute__((always_inline))

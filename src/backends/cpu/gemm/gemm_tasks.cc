@@ -99,7 +99,7 @@ class GemmWalk {
 
  private:
   // True if a matrix unit's calls unpack the next chunk on the side. They take plain nibbles only;
-  // steps, points and floats are unpacked in a call of their own.
+  // steps, codewords and floats are unpacked in a call of their own.
   bool UnpacksAhead() const { return w_.bits == 4 && p_.kernel.tiles && w_.form() == Form::kCodes; }
 
   // The chunk behind c; without inputs at the end.

@@ -13,7 +13,8 @@
 // With floats (tensor/e2m1.h) a nibble stands for a byte, code + 12 (kFloatBytes).
 //
 // With a lattice, panels hold the codes themselves, for inputs in blocks of 32
-// (formats/tile_order.h), and `words` decodes them to bytes: LatticeCode::offset() plus the point.
+// (formats/tile_order.h), and `words` decodes them to bytes: LatticeCode::offset() plus the
+// codeword.
 //
 // This header is all that the files built with extra instruction flags may include: inline
 // functions of the standard library compiled there could replace those of the whole program.

@@ -151,9 +151,9 @@ std::vector<uint8_t> RandomCodewords(Rng& rng, int bits, SumCase& c) {
       for (int byte = 0; byte < bits; ++byte) {
         code |= uint32_t{panels[(block * bits + byte) * 64 + at]} << 8 * byte;
       }
-      const LatticeCode::Point point = lattice.Decode(code);
+      const LatticeCode::Codeword codeword = lattice.Decode(code);
       for (int64_t i = 0; i < 8; ++i) {
-        c.weights[n * c.k + k + i] = static_cast<uint8_t>(point[i] + lattice.offset());
+        c.weights[n * c.k + k + i] = static_cast<uint8_t>(codeword[i] + lattice.offset());
       }
     }
   }
@@ -216,7 +216,9 @@ std::string ChosenKernel(Isa isa, const FormatSpec& weights, int64_t tokens, int
 
 TEST(KernelTable, FirstMatchWins) {
   const FormatSpec levels = {.bits = 4, .group = 32, .second_level = true};
-  const auto points = [](int bits) { return FormatSpec{.bits = bits, .codebook = Codebook::kE8p}; };
+  const auto codewords = [](int bits) {
+    return FormatSpec{.bits = bits, .codebook = Codebook::kE8p};
+  };
   EXPECT_EQ(ChosenKernel(Isa::kAmx, {.bits = 4}, 1), "avx512_gemv_u4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, {.bits = 3}, 13), "amx_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, {.bits = 4, .group = 32}, 100), "avx512_gemm_u8s8");  // K: 64
@@ -240,20 +242,20 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, floats, 65), "avx512_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 64), "avx2_gemv_f4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 65), "avx2_gemm_f4s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAmx, points(2), 12), "avx512_gemv_p2s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx512Vbmi, points(4), 1), "avx512_gemv_p4s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx512, points(3), 4), "avx2_gemv_p3s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx512, points(3), 5), "avx512_gemm_u8s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAmx, points(2), 13), "amx_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, codewords(2), 12), "avx512_gemv_p2s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx512Vbmi, codewords(4), 1), "avx512_gemv_p4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx512, codewords(3), 4), "avx2_gemv_p3s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx512, codewords(3), 5), "avx512_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, codewords(2), 13), "amx_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, {.bits = 8}, 64), "avx_vnni_gemv_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, floats, 64), "avx_vnni_gemv_f4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, floats, 65), "avx_vnni_gemm_u8s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, points(3), 4), "avx2_gemv_p3s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, points(3), 5), "avx_vnni_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, codewords(3), 4), "avx2_gemv_p3s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, codewords(3), 5), "avx_vnni_gemm_u8s8");
   // Processors with AVX-512 may lack AVX-VNNI.
   for (const Isa isa : {Isa::kAvx512, Isa::kAvx512Vbmi, Isa::kAmx}) {
     for (const FormatSpec& format : {FormatSpec{.bits = 4}, FormatSpec{.bits = 8}, levels, floats,
-                                     points(2), points(3), points(4)}) {
+                                     codewords(2), codewords(3), codewords(4)}) {
       for (const int64_t tokens : {1, 12, 13, 64, 65}) {
         EXPECT_THAT(ChosenKernel(isa, format, tokens),
                     testing::Not(testing::StartsWith("avx_vnni")));

@@ -86,7 +86,7 @@ void SumCodes(const IntPanels& p, int64_t panel, int64_t begin, int64_t cols, in
     sums[j] = std::accumulate(lanes + 4 * j, lanes + 4 * j + 4, 0);
 }
 
-// Adds the points of a lattice of inputs [begin, last) to `sums`.
+// Adds the codewords of inputs [begin, last) to `sums`.
 void SumCodewords(const IntPanels& p, int64_t panel, int64_t begin, int64_t last, int32_t* sums) {
   const LatticeCode lattice(p.bits);
   const uint8_t* block = p.panel(panel) + p.Bytes(begin);
@@ -97,8 +97,8 @@ void SumCodewords(const IntPanels& p, int64_t panel, int64_t begin, int64_t last
       for (int byte = 0; byte < p.bits; ++byte) {
         code |= uint32_t{block[byte * 4 * kPanel + at]} << 8 * byte;
       }
-      const LatticeCode::Point point = lattice.Decode(code);
-      sums[at / 4] = std::accumulate(point.begin(), point.end(), sums[at / 4]);
+      const LatticeCode::Codeword codeword = lattice.Decode(code);
+      sums[at / 4] = std::accumulate(codeword.begin(), codeword.end(), sums[at / 4]);
     }
   }
 }

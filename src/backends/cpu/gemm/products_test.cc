@@ -67,9 +67,9 @@ struct ProductCase {
       weights.codes.push_back(static_cast<uint8_t>(rng.Below(256)));
     }
     for (int64_t row = 0; row < n; ++row) {
-      std::vector<int16_t> points(static_cast<size_t>(k));
-      UnpackRow(View(weights), row, points);
-      std::ranges::copy(points, codes.row(row).begin());
+      std::vector<int16_t> unpacked(static_cast<size_t>(k));
+      UnpackRow(View(weights), row, unpacked);
+      std::ranges::copy(unpacked, codes.row(row).begin());
       weights.scales.push_back(static_cast<float>(0.001 + rng.Uniform()));
     }
   }
@@ -235,13 +235,13 @@ TEST_P(ProductTest, ProductIsTheFixedExpression) {
 // Large enough for several tasks per thread and more than one block of tokens.
 TEST_P(ProductTest, BatchAndThreadsDoNotMatter) {
   Rng rng(23);
-  const bool points = kernel().form == Form::kCodewords, floats = kernel().form == Form::kFloats;
-  const FormatSpec format = {.bits = points || kernel().bits == 8 ? kernel().bits : 4,
-                             .group = points ? 0 : 128,
+  const bool codewords = kernel().form == Form::kCodewords, floats = kernel().form == Form::kFloats;
+  const FormatSpec format = {.bits = codewords || kernel().bits == 8 ? kernel().bits : 4,
+                             .group = codewords ? 0 : 128,
                              .second_level = kernel().form == Form::kLevels,
-                             .codebook = points   ? Codebook::kE8p
-                                         : floats ? Codebook::kE2m1
-                                                  : Codebook::kNone};
+                             .codebook = codewords ? Codebook::kE8p
+                                         : floats  ? Codebook::kE2m1
+                                                   : Codebook::kNone};
   for (const FormatSpec& inputs : {FormatSpec{.bits = 8, .symmetric = false}, FormatSpec{}}) {
     const int64_t max = inputs.bits == 16 ? kernel().max_tokens / 2 : kernel().max_tokens;
     const int64_t tokens = max != 0 ? max : 300;

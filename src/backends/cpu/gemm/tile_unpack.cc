@@ -76,7 +76,7 @@ void UnpackSteps(const uint8_t* nibbles, int64_t first, int64_t inputs, const ui
   }
 }
 
-// The low or upper halves of words of points.
+// The low or upper halves of words of codewords.
 HWY_INLINE VI Halves(VI words, bool upper) {
   return hn::And(upper ? hn::ShiftRight<4>(words) : words, hn::Set(DI(), 0x0F0F0F0F));
 }

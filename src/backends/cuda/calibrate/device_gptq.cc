@@ -35,7 +35,7 @@ class DeviceGptq final : public GptqMath {
     DeviceBuffer<float> scales;
     DeviceBuffer<int32_t> zeros;
     DeviceBuffer<int8_t> codes;
-    DeviceBuffer<uint32_t> points;
+    DeviceBuffer<uint32_t> codewords;
     Buffer<LatticeWords> words;
 
     CodesOnDevice Codes(const GptqRounding& r) const {
@@ -46,7 +46,7 @@ class DeviceGptq final : public GptqMath {
               .group = r.group,
               .bits = r.bits,
               .sparse = r.sparse,
-              .points = points.data(),
+              .codewords = codewords.data(),
               .words = words.data()};
     }
   };
@@ -183,9 +183,9 @@ void DeviceGptq::Upload(const GptqRounding& r, Work& work) const {
   if (Corrects(r)) Correct(r, work);
   work.errors.Grow(rows * kGptqChunk);
   work.codes.Grow(rows * r.columns);
-  if (!r.points.empty()) {
-    NIBBLE_CHECK(r.sweeps == 0, "sweeps of points");
-    work.points.Grow(static_cast<int64_t>(r.points.size()));
+  if (!r.codewords.empty()) {
+    NIBBLE_CHECK(r.sweeps == 0, "sweeps of codewords");
+    work.codewords.Grow(static_cast<int64_t>(r.codewords.size()));
     work.words = cuda::ToDevice(std::span(&LatticeCode::Words(), 1));
   }
   UploadGrids(r, work);
@@ -214,7 +214,7 @@ void DeviceGptq::RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, W
                 .u = u_.data(),
                 .order = order_.data(),
                 .original = work.original.data(),
-                .pull = r.points.empty() ? r.pull : 0,
+                .pull = r.codewords.empty() ? r.pull : 0,
                 .to = work.Codes(r),
                 .errors = work.errors.data()},
                stream_);
@@ -314,9 +314,9 @@ GptqLoss DeviceGptq::Round(const GptqRounding& r) {
   if (r.sweeps > 0) Sweep(r, work);
   MakeErrors(r, work.original.data(), work);
   ToHost(work.codes.data(), r.columns, r.columns, rows, r.codes.data());
-  if (!r.points.empty()) {
-    const auto points = static_cast<int64_t>(r.points.size());
-    ToHost(work.points.data(), points, points, 1, r.points.data());
+  if (!r.codewords.empty()) {
+    const auto codewords = static_cast<int64_t>(r.codewords.size());
+    ToHost(work.codewords.data(), codewords, codewords, 1, r.codewords.data());
   }
   GptqLoss loss = {.power = Power(work.original.data(), rows, work)};
   loss.error = Power(work.w.data(), rows, work);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "backends/cuda/calibrate/codeword_search.cuh"
 #include "backends/cuda/calibrate/gptq_kernels.h"
-#include "backends/cuda/calibrate/point_search.cuh"
 #include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
@@ -72,7 +72,7 @@ __device__ unsigned CostliestTwo(double cost, int first) {
 }
 
 // The operations and their order are those of quantize/round/host_gptq.cc, bit for bit.
-// kCodewordBits: the bits of points, or 0.
+// kCodewordBits: the bits of codewords, or 0.
 template <int kCodewordBits>
 __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
   const CodesOnDevice& to = a.to;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
   if (row >= a.rows) return;
   unsigned kept = 0xF;
   const CodewordSearch<kCodewordBits> search(to.words);
-  uint32_t point[2] = {};
+  uint32_t codeword[2] = {};
   double w[kColumns];
   warp.Load(a.w + row * a.cols + a.begin, w);
 #pragma unroll
@@ -107,10 +107,10 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
             x[j] = static_cast<float>(__dmul_rn(weight, search.kUnit / scale));
           }
           const auto [stored, bytes] = search.Find(x);
-          point[0] = bytes[0], point[1] = bytes[1];
-          if (lane == 0) to.points[(row * to.columns + a.begin + i) / 8] = stored;
+          codeword[0] = bytes[0], codeword[1] = bytes[1];
+          if (lane == 0) to.codewords[(row * to.columns + a.begin + i) / 8] = stored;
         }
-        code = static_cast<int8_t>(point[i / 4 % 2] >> 8 * (i % 4));
+        code = static_cast<int8_t>(codeword[i / 4 % 2] >> 8 * (i % 4));
       } else if ((kept >> i % 4 & 1) != 0) {
         code = fmin(fmax(rint(value / scale) + zero, low), high);
       }
@@ -216,11 +216,11 @@ void Reverse(double* x, int64_t count, cudaStream_t stream) {
 }
 
 void RoundColumns(const RoundArguments& a, cudaStream_t stream) {
-  const auto kernel = a.to.points == nullptr ? RoundKernel<0>
-                      : a.to.bits == 2       ? RoundKernel<2>
-                      : a.to.bits == 3       ? RoundKernel<3>
-                                             : RoundKernel<4>;
-  NIBBLE_CUDA_CHECK(a.to.points == nullptr || (a.begin % 8 == 0 && a.end % 8 == 0));
+  const auto kernel = a.to.codewords == nullptr ? RoundKernel<0>
+                      : a.to.bits == 2          ? RoundKernel<2>
+                      : a.to.bits == 3          ? RoundKernel<3>
+                                                : RoundKernel<4>;
+  NIBBLE_CUDA_CHECK(a.to.codewords == nullptr || (a.begin % 8 == 0 && a.end % 8 == 0));
   kernel<<<WarpRows(a, a.to), kThreads, 0, stream>>>(a);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }

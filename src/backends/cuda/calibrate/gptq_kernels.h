@@ -54,7 +54,7 @@ struct CodesOnDevice {
   int64_t columns, group;
   int bits;
   bool sparse;                // GptqRounding::sparse
-  uint32_t* points;           // [rows, columns / 8], or null: each column is rounded by itself
+  uint32_t* codewords;        // [rows, columns / 8], or null: each column is rounded by itself
   const LatticeWords* words;  // decode points
 };
 

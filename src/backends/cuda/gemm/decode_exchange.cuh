@@ -16,8 +16,8 @@ inline constexpr int kSumPitch = 8 * S::kTiles + 2;
 template <typename S>
 using SumBuffer = typename S::Sum[S::kSplits * S::kRows * kSumPitch<S>];
 
-// Shared memory of a block. The table of points follows, in a cluster a SumBuffer to send, then the
-// activations.
+// Shared memory of a block. The table of codewords follows, in a cluster a SumBuffer to send, then
+// the activations.
 template <typename S>
 struct Shared {
   uint8_t rings[S::kWarps][S::kStages * S::kStageBytes];

@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
   const int first_own = (rank << owned_log2) + own;
   Output output(products, blockIdx.y * S::kRows + first_own);
   Exchange<S> exchange(shared, rank, ranks_log2);
-  const CodewordsOf<S> points(shared.table());
-  points.Fill(g.words);
+  const CodewordsOf<S> codewords(shared.table());
+  codewords.Fill(g.words);
   WaitForPreviousGrid();
 
   const Activations<S> x(g, slice, shared.activations(), shared.tokens);
@@ -137,10 +137,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
     const int blocks = slice.end - slice.begin;
 #pragma unroll 1
     for (; block + (S::kBurst - 1) * S::kSplits < blocks; block += S::kBurst * S::kSplits) {
-      Multiply<S::kBurst>(ring, g, x, lane_address, block, points, sums);
+      Multiply<S::kBurst>(ring, g, x, lane_address, block, codewords, sums);
     }
     if (S::kBurst > 1 && block < blocks) {
-      Multiply<1>(ring, g, x, lane_address, block, points, sums);
+      Multiply<1>(ring, g, x, lane_address, block, codewords, sums);
     }
     exchange.Run(sums, row_warp, split);
     for (int t = threadIdx.x >> owned_log2; t < g.tokens; t += S::kThreads >> owned_log2) {

@@ -87,7 +87,7 @@ struct Activations {
     __syncthreads();
   }
 
-  // Stores 16 bytes of a column. For points the first four of each eight inputs come first in a
+  // Stores 16 bytes of a column. For codewords the first four of each eight inputs come first in a
   // step of 32, so that a lane's operand B has the inputs of its code's weights.
   static __device__ void StoreUnit(uint32_t column, unsigned at, const uint4& v) {
     if constexpr (S::kCodewordBits == 0) {
@@ -201,7 +201,7 @@ __device__ __forceinline__ void AddPiece(GroupSums<S>& sums, float2 scales,
 template <int stages, Widening widening, typename S>
 __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const GemmArguments& g,
                                                const Activations<S>& acts, uint32_t lane_address,
-                                               int block, const CodewordsOf<S>& points,
+                                               int block, const CodewordsOf<S>& codewords,
                                                Sums<S>& sums) {
   const bool zero_offsets = S::kTokenScales && g.x_zero_offsets != nullptr;
   const int pieces = S::kTokenScales ? 128 / g.piece : 1;
@@ -223,9 +223,9 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
       if constexpr (S::kCodewordBits != 0) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const auto [point, rest] = points.Find(codes, step, h);
-          a[h] = CodewordBytes<S::kCodewordBits, SumFactor(S::kKind)>(point, rest, 0);
-          a[2 + h] = CodewordBytes<S::kCodewordBits, SumFactor(S::kKind)>(point, rest, 4);
+          const auto [codeword, rest] = codewords.Find(codes, step, h);
+          a[h] = CodewordBytes<S::kCodewordBits, SumFactor(S::kKind)>(codeword, rest, 0);
+          a[2 + h] = CodewordBytes<S::kCodewordBits, SumFactor(S::kKind)>(codeword, rest, 4);
         }
       } else {
         if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
@@ -270,11 +270,11 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
 
 template <int stages, typename S>
 __device__ void Multiply(WeightRing<S>& ring, const GemmArguments& g, const Activations<S>& acts,
-                         uint32_t lane_address, int block, const CodewordsOf<S>& points,
+                         uint32_t lane_address, int block, const CodewordsOf<S>& codewords,
                          Sums<S>& sums) {
   ring.template Await<stages>();
   WithWidening<S::kKind, Widening::kUnsigned>(ring.blocks(), [&]<Widening widening>() {
-    MultiplyStages<stages, widening>(ring, g, acts, lane_address, block, points, sums);
+    MultiplyStages<stages, widening>(ring, g, acts, lane_address, block, codewords, sums);
   });
 #pragma unroll
   for (int stage = 0; stage < stages; ++stage) ring.Request();

@@ -76,7 +76,7 @@ struct Shape : F {
   static constexpr int kStageBytes = StageBytes(F::kKind, F::kFine);
   static constexpr int kStages = ring_bytes / kStageBytes;
   static constexpr int kBurst = tiles <= 2 ? 2 : 1;    // stages multiplied at once
-  static constexpr int kTableColumns = table_columns;  // of points
+  static constexpr int kTableColumns = table_columns;  // of codewords
   // Steps of 32 inputs whose sums are added up as integers: all, or those of the smallest piece.
   static constexpr int kPieceSteps = F::kFine ? 1 : 4;
   using Sum = std::conditional_t<F::kGroups, float, int32_t>;
@@ -130,7 +130,7 @@ class WeightRing {
   __device__ uint4 Word(int i, int j) const {
     return LoadShared16(Slot(i) + j * 512);
   }
-  // The codes of points of the i-th oldest stage.
+  // The codes of the i-th oldest stage's codewords.
   __device__ CodewordCodes<S::kCodewordBits> Codewords(int i) const {
     CodewordCodes<S::kCodewordBits> codes = {Word(i, 0)};
     if constexpr (S::kCodewordBits == 4) codes.rest = Word(i, 1);

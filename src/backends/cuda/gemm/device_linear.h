@@ -14,8 +14,8 @@ WeightType WeightTypeOf(DType dtype);
 
 class DeviceLinear {
  public:
-  // `bias` may have no data. `words`: the table that all linears of points share, made by the first
-  // one.
+  // `bias` may have no data. `words`: the table that all linears of codewords share, made by the
+  // first one.
   DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const Tensor& bias,
                Buffer<LatticeWords>& words);
 
@@ -96,7 +96,7 @@ class DeviceLinear {
   Buffer<float> zeros_;           // as scales_, whole numbers; no data when symmetric
   Buffer<float> code_sums_;       // GemmArguments::w_sums, for asymmetric inputs without groups
   Buffer<float> bias_;            // [rows] or no data
-  const LatticeWords* words_ = nullptr;  // of points
+  const LatticeWords* words_ = nullptr;  // of codewords
 };
 
 }  // namespace nibble::cuda

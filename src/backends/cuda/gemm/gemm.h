@@ -36,7 +36,7 @@ enum class WeightKind {
   // Such blocks where a side has groups, which `piece` divides; nibbles may be floats.
   kNibbleGroups,
   kByteGroups,
-  // Blocks of points of a lattice (lattice_codes.h), 2 to 4 bits a weight.
+  // Blocks of codewords of a lattice (lattice_codes.h), 2 to 4 bits a weight.
   kCodewords2,
   kCodewords3,
   kCodewords4,
@@ -48,15 +48,15 @@ enum class WeightKind {
 constexpr bool OfFloats(WeightKind kind) {
   return kind == WeightKind::kFloats || kind == WeightKind::kHalves;
 }
-// The bits of a point's code for each of its weights, or 0; and back.
+// The bits of a codeword's code for each of its weights, or 0; and back.
 __host__ __device__ constexpr int CodewordBits(WeightKind kind) {
-  const bool points = kind >= WeightKind::kCodewords2 && kind <= WeightKind::kCodewords4;
-  return points ? 2 + static_cast<int>(kind) - static_cast<int>(WeightKind::kCodewords2) : 0;
+  const bool codewords = kind >= WeightKind::kCodewords2 && kind <= WeightKind::kCodewords4;
+  return codewords ? 2 + static_cast<int>(kind) - static_cast<int>(WeightKind::kCodewords2) : 0;
 }
 constexpr WeightKind CodewordKind(int bits) {
   return static_cast<WeightKind>(static_cast<int>(WeightKind::kCodewords2) + bits - 2);
 }
-// Calls visit<kind> for a kind of points.
+// Calls visit<kind> for a kind of codewords.
 template <typename Visit>
 auto WithCodewordKind(WeightKind kind, const Visit& visit) {
   switch (kind) {
@@ -79,7 +79,7 @@ __host__ __device__ constexpr int CodeBytes(WeightKind kind) {  // of a block
 __host__ __device__ constexpr bool HasGroups(WeightKind kind) {
   return kind == WeightKind::kNibbleGroups || kind == WeightKind::kByteGroups;
 }
-// Nibbles are multiplied as 16 times their codes, points of 2 bits as 8 times theirs.
+// Nibbles are multiplied as 16 times their codes, codewords of 2 bits as 8 times theirs.
 __host__ __device__ constexpr int SumFactor(WeightKind kind) {
   return kind == WeightKind::kNibbles ? 16 : kind == WeightKind::kCodewords2 ? 8 : 1;
 }
@@ -169,7 +169,7 @@ struct GemmArguments {
   int64_t x_group = 0, w_group = 0;     // inputs, 0 = cols; kPlain: one is a multiple of the other
   int piece = 128;                      // with groups: 32, 64 or 128 inputs
   BlockScales w_block;                  // for kLevels and with groups
-  const LatticeWords* words = nullptr;  // of points
+  const LatticeWords* words = nullptr;  // of codewords
   const float* w_scales = nullptr;      // [rows, groups] s; null where they are in the blocks
   const float* w_zeros = nullptr;       // the same, pi, whole numbers; or null: symmetric weights
   // [rows] P, sums of codes; needed with x_zero_offsets, except for kPlain. Where the weights have

@@ -24,7 +24,7 @@ void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 // bias are read only after the kernel in front has ended, which may make the groups.
 void GemmDecodeExperts(std::span<const GemmArguments> products, cudaStream_t stream);
 
-// GemmDecode for points of lattices; before sm_90 for up to 8 rows.
+// GemmDecode for codewords of lattices; before sm_90 for up to 8 rows.
 void GemmDecodeCodewords(std::span<const GemmArguments> products, cudaStream_t stream);
 
 // GemmDecode for kNibbleGroups and kByteGroups.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode linears whose weights are points of lattices. Their table in shared memory serves sixteen
-// warps: a multiprocessor has one block.
+// Decode linears whose weights are codewords of lattices. Their table in shared memory serves
+// sixteen warps: a multiprocessor has one block.
 #include "backends/cuda/gemm/decode_kernel.cuh"
 #include "backends/cuda/gemm/gemm_decode.h"
 

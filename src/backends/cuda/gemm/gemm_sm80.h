@@ -13,7 +13,7 @@ namespace nibble::cuda {
 // emulate products of two 4-bit codes. Throws nibble::Error if the launch is refused.
 void GemmSm80(const GemmArguments& arguments, cudaStream_t stream);
 
-// GemmSm80 for points of lattices.
+// GemmSm80 for codewords of lattices.
 void GemmSm80Codewords(const GemmArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of gemm_sm80_tile.cuh with points of lattices (lattice_codewords.cuh).
+// Products of gemm_sm80_tile.cuh with codewords of lattices (lattice_codewords.cuh).
 #pragma once
 
 #include "backends/cuda/gemm/gemm_sm80_tile.cuh"
@@ -28,7 +28,7 @@ __device__ CodewordCodes<S::kCodewordBits> CodesOf(const Stage<S>& stage, int ou
 template <typename S>
 __device__ __forceinline__ void MultiplyCodewords(
     const Stage<S>& stage, const Place& place,
-    const Codewords<S::kCodewordBits, kTableColumns>& points, IntegerSums<S>& sums) {
+    const Codewords<S::kCodewordBits, kTableColumns>& codewords, IntegerSums<S>& sums) {
   const int lane = threadIdx.x % 32, quad = lane % 4;
   const uint32_t rows =
       SharedAddress(stage.x) + (place.token_warp * S::kWarpTokens + lane / 4) * kInputs;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void MultiplyCodewords(
     uint32_t a[S::kOutputTiles][4];
 #pragma unroll
     for (int i = 0; i < 2 * S::kOutputTiles; ++i) {
-      const auto [word, rest] = points.Find(codes[i / 2], step, i % 2);
+      const auto [word, rest] = codewords.Find(codes[i / 2], step, i % 2);
       a[i / 2][i % 2] = CodewordBytes<S::kCodewordBits, 1 << S::kShift>(word, rest, 0);
       a[i / 2][2 + i % 2] = CodewordBytes<S::kCodewordBits, 1 << S::kShift>(word, rest, 4);
     }

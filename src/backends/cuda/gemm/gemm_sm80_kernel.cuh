@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
   AllowNextGrid();
   const Place place = tiles.PlaceOf<S>(blockIdx.x);
-  const Codewords<S::kCodewordBits, kTableColumns> points(&shared + 1);
-  points.Fill(g.words);
+  const Codewords<S::kCodewordBits, kTableColumns> codewords(&shared + 1);
+  codewords.Fill(g.words);
   WaitForPreviousGrid();
   Loader<S> loader(g, place, shared.stages);
 #pragma unroll
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
       math.AddStage(shared.stages[stage], k, sums);
     } else if constexpr (S::kCodewordBits != 0) {
       loader.Request();
-      MultiplyCodewords(shared.stages[stage], place, points, sums);
+      MultiplyCodewords(shared.stages[stage], place, codewords, sums);
     } else {
       const Operands<S> operands(shared.stages[stage], place, g.w_block.pieces);
 #pragma unroll

@@ -24,7 +24,8 @@ inline constexpr int kWarps = kOutputWarps * kTokenWarps;
 inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kChunk = 16;  // tokens of a warp that are stored together
 
-// Bits of weights and of activations; kL4S8: with two levels of scales; kP: points of 2 to 4 bits.
+// Bits of weights and of activations; kL4S8: with two levels of scales; kP: codewords of 2 to 4
+// bits.
 enum class Codes { kS4S4, kS4S8, kS8S8, kL4S8, kP2S8, kP3S8, kP4S8 };
 constexpr Codes CodewordCodesOf(WeightKind kind) {
   return static_cast<Codes>(static_cast<int>(Codes::kP2S8) + CodewordBits(kind) - 2);
@@ -44,7 +45,7 @@ struct Shape {
   static constexpr int kWeightBits = codes == Codes::kS8S8 ? 8
                                      : kCodewordBits > 0   ? kCodewordBits
                                                            : 4;
-  // The shift that undoes the factors in sums: 16 for nibbles, 8 for points of 2 bits.
+  // The shift that undoes the factors in sums: 16 for nibbles, 8 for codewords of 2 bits.
   static constexpr int kShift = codes == Codes::kS4S8 ? 4 : codes == Codes::kP2S8 ? 3 : 0;
   static constexpr int kBlockBytes = 64 * kInputs * kWeightBits / 8;
   static constexpr bool kLevels = codes == Codes::kL4S8, kScales = groups || kLevels;

@@ -14,7 +14,7 @@ namespace nibble::cuda {
 // the launch is refused, as on every other chip.
 void GemmSm90(const GemmArguments& arguments, cudaStream_t stream);
 
-// GemmSm90 for points of lattices.
+// GemmSm90 for codewords of lattices.
 void GemmSm90Codewords(const GemmArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

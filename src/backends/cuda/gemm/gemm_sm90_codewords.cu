@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompt products with points of lattices: a math warpgroup looks the next codes up while the
+// Prompt products with codewords of lattices: a math warpgroup looks the next codes up while the
 // tensor cores work on these (gemm_sm90_rows.cuh).
 #include "backends/cuda/gemm/gemm_sm90.h"
 #include "backends/cuda/gemm/gemm_sm90_rows.cuh"

@@ -68,7 +68,7 @@ struct Shared {
               [S::kScaleFloats > 0 ? S::kScaleFloats : 4];  // then zero offsets, [piece][token]
   Rest rest;
 
-  __device__ Codewords points() { return Codewords(this + 1); }
+  __device__ Codewords codewords() { return Codewords(this + 1); }
 
   // In the end the sums of other splits take the place of the stages: a tile's sums from each.
   static constexpr int kSumBytes = 4 * kTileOutputs * S::kPart;

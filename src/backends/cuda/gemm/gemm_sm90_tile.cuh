@@ -78,12 +78,12 @@ __device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint
   }
 }
 
-// LoadFragments for points. A code has eight inputs, of which operand A has four in a lane, u = 0
-// or 1, and the next four in its neighbour: an even lane looks up the codes of both with u = 0, an
-// odd one those with u = 1, and they give each other a half.
+// LoadFragments for codewords. A code has eight inputs, of which operand A has four in a lane, u =
+// 0 or 1, and the next four in its neighbour: an even lane looks up the codes of both with u = 0,
+// an odd one those with u = 1, and they give each other a half.
 template <typename S>
 __device__ __forceinline__ void LoadCodewords(const uint8_t* block,
-                                              const Codewords<S::kCodewordBits, 16>& points,
+                                              const Codewords<S::kCodewordBits, 16>& codewords,
                                               Fragments& a) {
   const int thread = threadIdx.x % 128;
   const bool odd = thread % 2 != 0;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void LoadCodewords(const uint8_t* block,
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int step = i / 2, h = i % 2;
-    const auto [word, more] = points.Find(codes, step, h);
+    const auto [word, more] = codewords.Find(codes, step, h);
     const uint32_t own = CodewordBytes<S::kCodewordBits, S::kFactor>(word, more, half);
     const uint32_t given = CodewordBytes<S::kCodewordBits, S::kFactor>(word, more, 4 - half);
     const uint32_t got = __shfl_xor_sync(0xFFFFFFFF, given, 1);
@@ -126,7 +126,7 @@ struct Stages {
   __device__ int Next(Fragments& a) {
     const int stage = Wait();
     if constexpr (S::kCodewordBits != 0) {
-      LoadCodewords<S>(Block(stage), s.points(), a);
+      LoadCodewords<S>(Block(stage), s.codewords(), a);
     } else {
       WithWidening<S::kKind>(
           g.w_block, [&]<Widening widening>() { LoadFragments<widening, S>(g, Block(stage), a); });
@@ -178,7 +178,7 @@ __global__ __launch_bounds__(kThreads,
   extern __shared__ __align__(1024) std::byte memory[];
   S& s = *reinterpret_cast<S*>(memory);
   AllowNextGrid();
-  s.points().Fill(g.words);
+  s.codewords().Fill(g.words);
   if (threadIdx.x == 0) {
     PrefetchMap(maps.x);
     for (int i = 0; i < S::kStages; ++i) {

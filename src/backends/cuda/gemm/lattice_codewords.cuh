@@ -11,8 +11,8 @@
 namespace nibble::cuda {
 
 // A thread's codes of 16 outputs x 128 inputs: of inputs 32 s.. bytes signs, entry, signs, entry in
-// `first`, for its upper and its lower output; in `rest` what 4 bits have of the second point, or 3
-// bits of the short vector, one byte for each output.
+// `first`, for its upper and its lower output; in `rest` what 4 bits have of the second codeword,
+// or 3 bits of the short vector, one byte for each output.
 template <int bits>
 struct CodewordCodes {};
 template <>
@@ -110,7 +110,7 @@ class Codewords {
   uint32_t swap_;        // of the bytes of entry and signs, in a selector of __byte_perm
   uint32_t columns_[2];  // of the first lookup and of the second
 };
-// No table: the weights are not points.
+// No table: the weights are not codewords.
 template <int columns>
 class Codewords<0, columns> {
  public:

@@ -54,7 +54,7 @@ void OrderBlock(const uint8_t* rows, int64_t row_bytes, uint32_t flip, uint8_t* 
   }
 }
 
-// Orders the codes of points, 16 of them in a block's row.
+// Orders the codes of codewords, 16 of them in a block's row.
 void OrderCodewords(const uint8_t* rows, int64_t row_bytes, int bits, uint8_t* block) {
   for (int64_t i = 0; i < kThreads * 4 * 2; ++i) {
     const int64_t t = i / 8, step = i / 2 % 4, h = i % 2, lane = t % 32;
@@ -125,7 +125,7 @@ void OrderWeights(const PackedWeights& w, const WeightOrder& order, uint8_t* ord
   const int64_t packed_bytes = PackedBytes(w.cols, w.format.bits);
   const int64_t row_bytes = PackedBytes(order.input_blocks * kBlockInputs, order.bits());
   const bool is_unsigned = order.kind == WeightKind::kLevels || order.scales.zeros;
-  const bool points = CodewordBits(order.kind) != 0;
+  const bool codewords = CodewordBits(order.kind) != 0;
   const uint32_t flip = is_unsigned ? 0x88888888u : 0;  // + 8
   ParallelFor(static_cast<size_t>(order.output_blocks), [&](size_t task) {
     const auto first = static_cast<int64_t>(task) * kBlockOutputs;
@@ -133,7 +133,7 @@ void OrderWeights(const PackedWeights& w, const WeightOrder& order, uint8_t* ord
     for (int64_t i = 0; i < kBlockOutputs && first + i < w.rows; ++i) {
       const uint8_t* packed = codes + (first + i) * packed_bytes;
       uint8_t* row = padded.data() + i * row_bytes;
-      if (w.format.bits == order.bits() && (!w.format.in_blocks() || points)) {
+      if (w.format.bits == order.bits() && (!w.format.in_blocks() || codewords)) {
         std::memcpy(row, packed, static_cast<size_t>(packed_bytes));
       } else {
         RepackRow(w, first + i, order.bits(), row);
@@ -142,7 +142,7 @@ void OrderWeights(const PackedWeights& w, const WeightOrder& order, uint8_t* ord
     uint8_t* block = ordered + first / kBlockOutputs * order.input_blocks * order.block_bytes();
     for (int64_t k = 0; k < order.input_blocks; ++k, block += order.block_bytes()) {
       const uint8_t* rows = padded.data() + PackedBytes(k * kBlockInputs, order.bits());
-      points              ? OrderCodewords(rows, row_bytes, order.bits(), block)
+      codewords           ? OrderCodewords(rows, row_bytes, order.bits(), block)
       : order.bits() == 4 ? OrderBlock<4>(rows, row_bytes, flip, block)
                           : OrderBlock<8>(rows, row_bytes, flip, block);
       if (order.scales.pieces > 0) OrderScales(w, order, first, k, block + CodeBytes(order.kind));

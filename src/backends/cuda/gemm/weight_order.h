@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantized weights in the order in which the integer kernels of a GPU read them: as operand A of
 // the tensor cores, straight into registers. One copy serves prefill and decode. Codes of any width
-// up to 8 become signed codes of 4 or 8 bits; points of a lattice stay codes.
+// up to 8 become signed codes of 4 or 8 bits; codewords of a lattice stay codes.
 //
 //   [N / 64][K / 128] blocks of 64 outputs x 128 inputs; codes behind the last output or input are
 //   0
@@ -11,13 +11,13 @@
 //
 //   output 16 warp + lane / 4 + 8 h,   inputs 32 s + 16 u + 4 (lane % 4) .. + 3
 //
-//   8 bits   8192 bytes, register q at 2048 (q / 4) + 16 t + 4 (q % 4)
-//   4 bits   4096 bytes, word r at 2048 (r / 4) + 16 t + 4 (r % 4): the low nibbles are register
-//            2 r, the high nibbles register 2 r + 1
+//   8 bits      8192 bytes, register q at 2048 (q / 4) + 16 t + 4 (q % 4)
+//   4 bits      4096 bytes, word r at 2048 (r / 4) + 16 t + 4 (r % 4): the low nibbles are register
+//               2 r, the high nibbles register 2 r + 1
 //
-//   points   2048 bytes: at 16 t + 4 s + 2 h the upper two bytes of the code of inputs
-//            32 s + 8 (lane % 4) .. + 7, output as above. Behind them, of 4 bits the lower two
-//            likewise, of 3 bits the lowest at 8 t + 2 s + h.
+//   codewords   2048 bytes: at 16 t + 4 s + 2 h the upper two bytes of the code of inputs
+//               32 s + 8 (lane % 4) .. + 7, output as above. Behind them, of 4 bits the lower two
+//               likewise, of 3 bits the lowest at 8 t + 2 s + h.
 //
 // Weights in groups have BlockScales behind the codes of a block, of its pieces of equal length:
 //

@@ -103,7 +103,7 @@ TEST(WeightOrderTest, EveryCodeIsWhereTheKernelsReadIt) {
   }
 }
 
-TEST(WeightOrderTest, EveryPointIsWhereTheKernelsReadIt) {
+TEST(WeightOrderTest, EveryCodewordIsWhereTheKernelsReadIt) {
   Rng rng(4);
   for (const int bits : {2, 3, 4}) {
     const WeightKind kind = CodewordKind(bits);
@@ -117,19 +117,19 @@ TEST(WeightOrderTest, EveryPointIsWhereTheKernelsReadIt) {
     std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()), 0x5A);
     OrderWeights(view, order, ordered.data());
     for (int64_t n = 0; n < 128; ++n) {
-      for (int64_t point = 0; point < 48; ++point) {
-        const int64_t block = (n / 64 * 3 + point / 16) * order.block_bytes();
-        const int64_t t = n % 64 / 16 * 32 + n % 8 * 4 + point % 4, h = n / 8 % 2;
-        const int64_t at = block + 16 * t + 4 * (point % 16 / 4) + 2 * h;
+      for (int64_t codeword = 0; codeword < 48; ++codeword) {
+        const int64_t block = (n / 64 * 3 + codeword / 16) * order.block_bytes();
+        const int64_t t = n % 64 / 16 * 32 + n % 8 * 4 + codeword % 4, h = n / 8 % 2;
+        const int64_t at = block + 16 * t + 4 * (codeword % 16 / 4) + 2 * h;
         std::vector<int64_t> places = {at, at + 1};  // of the code's bytes, the uppermost first
         if (bits == 4) places.insert(places.begin(), {at + 2048, at + 2049});
         if (bits == 3) places.insert(places.begin(), block + 2048 + (at - block) / 2);
         for (int64_t i = 0; i < bits; ++i) {
-          const bool exists = n < rows && point < cols / 8;
-          const uint8_t* packed = view.codes.as<uint8_t>().data() + n * row_bytes + point * bits;
+          const bool exists = n < rows && codeword < cols / 8;
+          const uint8_t* packed = view.codes.as<uint8_t>().data() + n * row_bytes + codeword * bits;
           ASSERT_EQ(ordered[static_cast<size_t>(places[static_cast<size_t>(i)])],
                     exists ? packed[i] : 0)
-              << bits << " bits, " << n << ", " << point;
+              << bits << " bits, " << n << ", " << codeword;
         }
       }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warp's search for the lattice point near eight weights: the operations and their order are
+// A warp's search for the codeword near eight weights: the operations and their order are
 // those of formats/lattice_codes.cc, bit for bit.
 #pragma once
 
@@ -27,7 +27,7 @@ class CodewordSearch {
   }
 
   struct Found {
-    uint32_t code, bytes[2];  // the eight codes of the point, each a byte
+    uint32_t code, bytes[2];  // the eight entries of the codeword, each a byte
   };
   __device__ Found Find(const float (&x)[8]) const {
     const uint32_t first = E8p(x);
@@ -38,8 +38,8 @@ class CodewordSearch {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int n = static_cast<int>(Word(first) >> Shift(i) & 15);
-        const float point = static_cast<float>(2 * n - 15) / 4;
-        left[i] = __fmul_rn(bits == 3 ? 2 : 4, __fsub_rn(x[i], point));
+        const float entry = static_cast<float>(2 * n - 15) / 4;
+        left[i] = __fmul_rn(bits == 3 ? 2 : 4, __fsub_rn(x[i], entry));
       }
       const uint32_t second = bits == 3 ? Short(left) : E8p(left);
       found.code = first << (bits == 3 ? 8 : 16) | second;
