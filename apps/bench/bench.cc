@@ -40,7 +40,7 @@ std::string BenchName(const BenchArguments& a, const Network& network) {
   return fmt::format("{}, {} layers, {} W{}A{}KV{}, head W{}A{}", a.shape, network.config.layers,
                      recipe.name, FormatText(recipe.weights), recipe.activations.bits,
                      recipe.k.bits, network.head.weights.format.bits,
-                     network.head.input.activation.bits);
+                     network.head.input.activations.bits);
 }
 
 void WriteTokens(Model& model, std::span<const Model::Sequence> sequences) {

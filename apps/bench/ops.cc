@@ -106,7 +106,7 @@ class OpBench {
   void AddProduct(std::string_view name, const PackedLinear& linear, int64_t count, Work&& work) {
     const PackedWeights& w = linear.weights;
     const int64_t tokens = arguments_.tokens;
-    const bool integers = w.format.quantized() && linear.input.activation.quantized();
+    const bool integers = w.format.quantized() && linear.input.activations.quantized();
     Add({.name = fmt::format("{} {}", name, backend_->KernelFor(MainProduct(linear), tokens).name),
          .shape = fmt::format("{} x {} x {}", tokens, count * w.rows, w.cols),
          .operations = 2.0 * static_cast<double>(tokens * count * w.rows * w.cols),

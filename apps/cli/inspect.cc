@@ -148,7 +148,7 @@ std::vector<std::string> FormatCells(const PackedLinear& l) {
   const InputSpec& in = l.input;
   return {fmt::format("{} x {}", l.weights.rows, in.width),
           TailedText(l.weights.format, in.tail_width, l.tail.format),
-          TailedText(in.activation, in.tail_width, in.tail_activation),
+          TailedText(in.activations, in.tail_width, in.tail_activations),
           OnlineText(!in.scales.empty(), in.transform, !in.gather.empty())};
 }
 

@@ -82,7 +82,7 @@ void PrintEveryKernel() {
   for (const MachineKernels& machine : EveryMachine()) {
     Rows rows = {{"weights", "inputs", "tokens and kernel", "instead"}};
     for (const ProductFormat& p : ProductFormats()) {
-      rows.push_back({"w" + FormatText(p.weights), "a" + FormatText(p.activation)});
+      rows.push_back({"w" + FormatText(p.weights), "a" + FormatText(p.activations)});
       for (std::string& cell : KernelCells(machine.choose, p)) {
         rows.back().push_back(std::move(cell));
       }
@@ -98,7 +98,7 @@ Json EveryKernelJson() {
     Json products = Json::array();
     for (const ProductFormat& p : ProductFormats()) {
       products.push_back(
-          ProductJson({{"weights", FormatText(p.weights)}, {"inputs", FormatText(p.activation)}},
+          ProductJson({{"weights", FormatText(p.weights)}, {"inputs", FormatText(p.activations)}},
                       KernelCells(machine.choose, p)));
     }
     machines.push_back({{"machine", machine.name}, {"products", products}});

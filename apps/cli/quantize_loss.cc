@@ -63,7 +63,7 @@ std::unique_ptr<Model> WithFloatInputs(const QuantizeOptions& options,
                                        const QuantizeReport& report) {
   Network network = OpenNetwork(report.output);
   const auto release = [](PackedLinear& linear) {
-    linear.input.activation = linear.input.tail_activation = {.bits = 16};
+    linear.input.activations = linear.input.tail_activations = {.bits = 16};
   };
   for (LayerWeights& layer : network.layers) {
     for (auto& [role, linear] : layer.linears) release(linear);

@@ -81,9 +81,9 @@ TEST_P(ActsParityTest, DecodedCodesAreBitEqual) {
     for (const int64_t width : {384, 11008}) {  // a GPU spreads long rows
       for (const int64_t tail : {0, 128}) {
         const InputSpec input = {.width = width,
-                                 .activation = format,
+                                 .activations = format,
                                  .tail_width = tail,
-                                 .tail_activation = {.bits = 8}};
+                                 .tail_activations = {.bits = 8}};
         const auto x = RandomRows(rng_, 9, width);
         const Buffer<float> device_x = Copy(x);
         const float* ours = ours_->Decode(ours_->PrepareActs({.x = device_x.data()}, 9, input));
@@ -107,7 +107,7 @@ TEST_P(ActsParityTest, InputScalesAreOneProductAnEntry) {
       {}, FullHadamard(kWidth), {.factors = FlatFactors(6), .inner = 16}};
   for (const FormatSpec& format : {FormatSpec{}, {.bits = 4}, {.bits = 16}}) {
     for (const TransformSpec& transform : transforms) {
-      const InputSpec plain = {.width = kWidth, .transform = transform, .activation = format};
+      const InputSpec plain = {.width = kWidth, .transform = transform, .activations = format};
       InputSpec spec = plain;
       spec.scales = scales;
       const auto prepared = [&](ActsSource source, const InputSpec& input) {

@@ -92,7 +92,7 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
 }
 
 struct TailCase {
-  FormatSpec weights, activation, tail_weights, tail_activation;
+  FormatSpec weights, activations, tail_weights, tail_activations;
 };
 
 // An input of `width`, gathered in random order, whose last `tail` columns have their own format.
@@ -100,9 +100,9 @@ inline InputSpec RandomTailedInput(Rng& rng, const TailCase& c, int64_t width, i
   InputSpec input;
   input.width = width;
   input.gather = rng.Permutation<int32_t>(width);
-  input.activation = c.activation;
+  input.activations = c.activations;
   input.tail_width = tail;
-  input.tail_activation = c.tail_activation;
+  input.tail_activations = c.tail_activations;
   return input;
 }
 
@@ -110,8 +110,8 @@ inline InputSpec RandomTailedInput(Rng& rng, const TailCase& c, int64_t width, i
 inline std::unique_ptr<TestLinear> RandomTailedLinear(Rng& rng, const FormatSpec& weights,
                                                       const FormatSpec& tail, int64_t rows,
                                                       const InputSpec& input, bool bias) {
-  const InputSpec main = {.width = input.main_width(), .activation = input.activation};
-  const InputSpec last = {.width = input.tail_width, .activation = input.tail_activation};
+  const InputSpec main = {.width = input.main_width(), .activations = input.activations};
+  const InputSpec last = {.width = input.tail_width, .activations = input.tail_activations};
   auto linear = RandomLinear(rng, weights, rows, main, bias);
   linear->tail = RandomLinear(rng, tail, rows, last, false);
   linear->packed.tail = linear->tail->packed.weights;

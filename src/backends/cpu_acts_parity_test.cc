@@ -19,7 +19,7 @@ TEST_P(CpuActsParityTest, PreparedCodesAreBitEqual) {
   for (const FormatSpec& format : ActivationFormats()) {
     for (const int64_t width : {1, 7, 63, 64, 65, 100, 384}) {
       if (format.group != 0 && width % format.group != 0) continue;
-      const InputSpec spec = {.width = width, .activation = format};
+      const InputSpec spec = {.width = width, .activations = format};
       for (const int64_t tokens : {17, 1, 6}) {
         const auto x = RandomRows(rng_, tokens, width);
         const Activations a = ours_->PrepareActs({.x = x.data()}, tokens, spec);
@@ -55,7 +55,7 @@ TEST_P(CpuActsParityTest, TransformedCodesDifferByOneAtRoundingBoundariesOnly) {
         const int64_t tokens = 13;
         InputSpec spec = {.width = width,
                           .transform = FullHadamard(width),
-                          .activation = {.bits = bits, .symmetric = symmetric, .clip = 0.9}};
+                          .activations = {.bits = bits, .symmetric = symmetric, .clip = 0.9}};
         if (width == 96) spec.transform = {.factors = FullHadamard(4).factors, .inner = 24};
         if (width == 576) spec.transform = {.factors = FlatFactors(9), .inner = 64};
         if (width == 896) spec.transform = {.factors = FlatFactors(14), .inner = 64};

@@ -50,7 +50,7 @@ class GemmParityTest : public CpuParityTest {
 
   void ExpectBitEqual(const FormatSpec& w, const FormatSpec& a, int64_t rows, int64_t cols,
                       int64_t tokens) {
-    const InputSpec input = {.width = cols, .activation = a};
+    const InputSpec input = {.width = cols, .activations = a};
     const auto linear = RandomLinear(rng_, w, rows, input, rng_.Below(2) == 0);
     const auto x = RandomRows(rng_, tokens, cols);
     const Product p = Multiply(*linear, x, tokens, rng_.Below(2) == 0);
@@ -97,7 +97,7 @@ TEST_P(GemmParityTest, ProductsOfSomeRowsAreThoseOfAll) {
                               {.bits = 16}}) {
     for (const FormatSpec& a : ActivationFormats()) {
       if (a.group != 0 && w.second_level) continue;
-      const InputSpec input = {.width = kWidth, .activation = a};
+      const InputSpec input = {.width = kWidth, .activations = a};
       std::vector<std::unique_ptr<TestLinear>> linears;
       std::vector<std::vector<float>> y;
       std::vector<Backend::RowsProduct> products;
@@ -184,7 +184,7 @@ TEST_P(GemmParityTest, ExtremeCodesAreBitEqual) {
   const int64_t cols = 2048, rows = 48;
   for (const int bits : {4, 8}) {
     for (const int byte : {0x00, 0x88, 0x77, 0x80, 0x7F, 0xFF}) {
-      const InputSpec input = {.width = cols, .activation = {.bits = 8, .clip = 0.9}};
+      const InputSpec input = {.width = cols, .activations = {.bits = 8, .clip = 0.9}};
       auto linear = RandomLinear(rng_, {.bits = bits}, rows, input, false);
       std::fill(linear->quantized.codes.begin(), linear->quantized.codes.end(),
                 static_cast<uint8_t>(byte));
@@ -206,7 +206,7 @@ TEST_P(GemmParityTest, RowsDependOnNothingElse) {
     for (const int a_bits : {4, 8, 16}) {
       const InputSpec input = {.width = cols,
                                .transform = FullHadamard(cols),
-                               .activation = {.bits = a_bits, .symmetric = a_bits != 4}};
+                               .activations = {.bits = a_bits, .symmetric = a_bits != 4}};
       const auto linear = RandomLinear(rng_, {.bits = w_bits}, rows, input, true);
       const auto x = RandomVector(rng_, tokens * cols);
       const LinearId id = ours_->Upload(linear->packed);

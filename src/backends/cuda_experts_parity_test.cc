@@ -30,7 +30,7 @@ class CudaExpertsTest : public GpuParityTest {
   }
 
   // Uploads experts of random weights.
-  ExpertsSpec Upload(const FormatSpec& weights, const FormatSpec& activation, int64_t width,
+  ExpertsSpec Upload(const FormatSpec& weights, const FormatSpec& activations, int64_t width,
                      bool bias,
                      const RouterSpec& router = {.experts = kExperts, .experts_per_token = 2}) {
     ExpertsSpec spec = {.router = router,
@@ -38,9 +38,9 @@ class CudaExpertsTest : public GpuParityTest {
                         .gate = {},
                         .up = {},
                         .down = {},
-                        .input = {.width = kHidden, .activation = activation},
-                        .down_input = {.width = width, .activation = activation}};
-    const InputSpec floats = {.width = kHidden, .activation = {.bits = 32}};
+                        .input = {.width = kHidden, .activations = activations},
+                        .down_input = {.width = width, .activations = activations}};
+    const InputSpec floats = {.width = kHidden, .activations = {.bits = 32}};
     spec.router_input = floats;
     spec.router_linear = ours_->Upload(RouterOf(router.experts, floats));
     for (int64_t e = 0; e < kExperts; ++e) {
@@ -197,11 +197,11 @@ TEST_F(CudaExpertsTest, AreTheSameTogetherAndOneByOne) {
                                     {.bits = 4, .symmetric = false, .group = 64},
                                     {.bits = 8, .group = 128},
                                     floats}) {
-    for (const FormatSpec& activation :
+    for (const FormatSpec& activations :
          {FormatSpec{.bits = 8}, {.bits = 4}, {.bits = 8, .symmetric = false}}) {
       for (const bool bias : {false, true}) {
-        SCOPED_TRACE(FormatText(weights) + " x " + FormatText(activation));
-        ExpertsSpec spec = Upload(weights, activation, weights.group != 0 ? 256 : 200, bias);
+        SCOPED_TRACE(FormatText(weights) + " x " + FormatText(activations));
+        ExpertsSpec spec = Upload(weights, activations, weights.group != 0 ? 256 : 200, bias);
         spec.router.normalized = bias;
         // Groups of 8, 32 and 128 rows; experts of either path have kernels of the same rounding.
         for (const int64_t tokens : {1, 3, 20, 35, 700}) Expect(spec, tokens);
@@ -241,12 +241,12 @@ TEST_F(CudaExpertsTest, ExpertsStandBesideAnFfn) {
 }
 
 TEST_F(CudaExpertsTest, OthersStayAlone) {
-  for (const auto& [weights, activation] :
+  for (const auto& [weights, activations] :
        {std::pair<FormatSpec, FormatSpec>{{.bits = 4}, {.bits = 16}},
         {{.bits = 16}, {.bits = 16}},
         {{.bits = 2, .codebook = Codebook::kE8p}, {.bits = 8}},
         {{.bits = 4, .group = 128}, {.bits = 8, .group = 128}}}) {
-    EXPECT_FALSE(ours_->JoinExperts(Upload(weights, activation, 256, false)).has_value());
+    EXPECT_FALSE(ours_->JoinExperts(Upload(weights, activations, 256, false)).has_value());
   }
 }
 

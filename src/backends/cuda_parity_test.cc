@@ -58,7 +58,7 @@ class CudaTest : public GpuParityTest {
     const double error = spec.tail_width == 0 ? 0x1p-10 * row_largest : fine;
     for (int64_t first = 0; first < spec.width;) {
       const bool in_tail = first >= spec.main_width();
-      const FormatSpec& part = in_tail ? spec.tail_activation : spec.activation;
+      const FormatSpec& part = in_tail ? spec.tail_activations : spec.activations;
       const int64_t count = in_tail          ? spec.tail_width
                             : part.group > 0 ? part.group
                                              : spec.main_width();
@@ -89,9 +89,9 @@ class CudaTest : public GpuParityTest {
 
   // Expects products of 1 to 512 tokens to be those of the reference; `error`: allowed, relative to
   // the norm of a token's outputs.
-  void ExpectProducts(const FormatSpec& format, const FormatSpec& activation, int64_t rows,
+  void ExpectProducts(const FormatSpec& format, const FormatSpec& activations, int64_t rows,
                       int64_t cols, double error = 0) {
-    const InputSpec input = {.width = cols, .activation = activation};
+    const InputSpec input = {.width = cols, .activations = activations};
     ExpectProducts(RandomLinear(rng_, format, rows, input, true)->packed, error);
   }
   void ExpectProducts(const PackedLinear& linear, double error) {
@@ -142,14 +142,14 @@ TEST_F(CudaTest, CodesOfGatedTransformsAgree) {
       const float* exact = ref_->PrepareActs(source, tokens, spec).values;
       source.gate = device_gate.data(), source.up = device_up.data();
       for (const FormatSpec& format : formats) {
-        spec.activation = format;
+        spec.activations = format;
         CheckCodes(ours_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
         if (HasFatalFailure()) return;
       }
       const auto plain = CopyValues(gate);
-      spec.activation = {};
+      spec.activations = {};
       exact = ref_->PrepareActs({.x = gate.data()}, tokens, spec).values;
-      spec.activation = formats[1];
+      spec.activations = formats[1];
       source = {.op = ActsSource::Op::kIntermediate, .values = plain.data()};
       CheckCodes(ours_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
       if (HasFatalFailure()) return;
@@ -172,7 +172,7 @@ TEST_F(CudaTest, CodesBehindNormsAgree) {
       const float* values = ref_->PrepareActs(source, tokens, spec).values;
       source.x = device_x.data(), source.norm_weight = device_norm.data();
       for (const int64_t tail : {0, 256}) {
-        spec.tail_width = tail, spec.tail_activation = formats[1];
+        spec.tail_width = tail, spec.tail_activations = formats[1];
         const auto part = [&](int64_t first, int64_t columns) {
           std::vector<float> rows;
           for (int64_t t = 0; t < tokens; ++t) {
@@ -182,7 +182,7 @@ TEST_F(CudaTest, CodesBehindNormsAgree) {
           return rows;
         };
         for (const FormatSpec& format : formats) {
-          spec.activation = format;
+          spec.activations = format;
           const Activations a = ours_->PrepareActs(source, tokens, spec);
           CheckCodes(a, part(0, width - tail).data(), 16 * kUlp);
           if (tail > 0) CheckCodes(*a.tail, part(width - tail, tail).data(), 16 * kUlp);
@@ -214,7 +214,7 @@ TEST_F(CudaTest, CodesOfTransformedPartsAgree) {
                                    .values = device_gate.data()};
         for (const FormatSpec& format : formats) {
           for (const int64_t tail : {0, 256}) {
-            spec.activation = format, spec.tail_width = tail, spec.tail_activation = {.bits = 8};
+            spec.activations = format, spec.tail_width = tail, spec.tail_activations = {.bits = 8};
             spec.gather = tail == 0 ? std::vector<int32_t>() : rng_.Permutation<int32_t>(width);
             const float* ours = ours_->Decode(ours_->PrepareActs(source, tokens, spec));
             const std::vector<float> decoded = Host(ours, tokens * width);
@@ -260,7 +260,7 @@ TEST_F(CudaTest, ProductsOfFewOutputsInGroupsAgree) {
 // bf16 lacks up to 2^-9.
 TEST_F(CudaTest, HalvesLackLittle) {
   for (const int64_t cols : {256, 1160}) {
-    const InputSpec input = {.width = cols, .activation = {.bits = 16}};
+    const InputSpec input = {.width = cols, .activations = {.bits = 16}};
     const auto linear = RandomLinear(rng_, {.bits = 16}, 300, input, true);
     ExpectProducts(linear->packed, 0x1p-16);
     const std::vector<float> values = RandomVector(rng_, 300 * cols);

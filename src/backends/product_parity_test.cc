@@ -25,7 +25,8 @@ class ProductParityTest : public ParityTest {
 
   // True if a machine adds up groups in fp32 in an order of its own.
   static bool AnyOrder(const std::string& machine, const ProductFormat& p) {
-    return machine == "cuda" && (p.weights.scales(p.cols) != 1 || p.activation.groups(p.cols) != 1);
+    return machine == "cuda" &&
+           (p.weights.scales(p.cols) != 1 || p.activations.groups(p.cols) != 1);
   }
 
   // The largest error of each element of y [tokens, rows]: 0 where both operands are codes, unless
@@ -89,14 +90,14 @@ NIBBLE_EVERY_MACHINE(ProductParityTest);
 // Every row of docs/kernels.md on this machine.
 TEST_P(ProductParityTest, EveryFormatAgrees) {
   for (ProductFormat p : ProductFormats()) {
-    const FormatSpec &w = p.weights, &a = p.activation;
+    const FormatSpec &w = p.weights, &a = p.activations;
     for (const int64_t rows : {1, 63, 256}) {
       const int64_t group = std::max(w.group, a.group);  // small ones end inside a block
       p.cols = group == 0       ? rows % 2 == 0 ? 328 : 1000
                : group <= 64    ? rows == 63 ? 64 * 29 : 64 * 7
                : w.second_level ? 768
                                 : 512;
-      const InputSpec input = {.width = p.cols, .activation = a};
+      const InputSpec input = {.width = p.cols, .activations = a};
       const auto linear = RandomLinear(rng_, w, rows, input, rows % 3 == 0);
       const LinearId id = ours_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
       for (const int64_t tokens : Batches(p)) {
@@ -181,7 +182,7 @@ TEST_P(ProductParityTest, PlanesLoseLessThanBf16) {
 TEST_P(ProductParityTest, ProjectionsAreProductsRoundedOnce) {
   constexpr int64_t kCols = 1352, kRows[] = {130, 1, 64, 300, 70};
   for (const bool symmetric : {true, false}) {
-    const InputSpec input = {.width = kCols, .activation = {.bits = 4, .symmetric = symmetric}};
+    const InputSpec input = {.width = kCols, .activations = {.bits = 4, .symmetric = symmetric}};
     std::vector<LinearId> ids;
     for (const int64_t rows : kRows) {  // the fourth cannot run with the others
       const FormatSpec format = {.bits = rows == 300 ? 8 : 4};
@@ -227,8 +228,8 @@ TEST_P(ProductParityTest, GatedProductsAgree) {
   constexpr int64_t kCols = 384;
   for (const FormatSpec& format :
        {FormatSpec{.bits = 4}, FormatSpec{.bits = 8}, FormatSpec{.bits = 4, .group = 128}}) {
-    const InputSpec input = {.width = kCols, .activation = {.bits = 4, .group = format.group}};
-    const bool any_order = AnyOrder(GetParam(), {format, input.activation, kCols});
+    const InputSpec input = {.width = kCols, .activations = {.bits = 4, .group = format.group}};
+    const bool any_order = AnyOrder(GetParam(), {format, input.activations, kCols});
     const GateSpec gating = format.bits == 8 ? kGelu : kSilu;
     for (const int64_t rows : {8, 120, 1000, 1003}) {  // not by eights: not in one product
       std::vector<LinearId> ids, ref_ids;
@@ -295,7 +296,7 @@ TEST_P(ProductParityTest, TailsAgree) {
                             {a4, dense, dense, dense}};
   for (const TailCase& c : cases) {
     const bool exact =
-        c.tail_activation.quantized() && !AnyOrder(GetParam(), {c.weights, c.activation, 512});
+        c.tail_activations.quantized() && !AnyOrder(GetParam(), {c.weights, c.activations, 512});
     for (const int64_t rows : {1, 130}) {
       const int64_t tail = rows == 1 ? 8 : 96, width = 512 + tail;
       const InputSpec input = RandomTailedInput(rng_, c, width, tail);

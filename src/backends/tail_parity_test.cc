@@ -89,7 +89,7 @@ TEST_P(TailParityTest, GatherAlone) {
     InputSpec input;
     input.width = 96;
     input.gather = gather;
-    input.activation = format;
+    input.activations = format;
     ExpectPart(ours_->PrepareActs({.x = x.data()}, 7, input), input, x, 0);
   }
   InputSpec plain;

@@ -66,15 +66,15 @@ constexpr ProductFormat kFormats[] = {
 }  // namespace
 
 ProductFormat MainProduct(const PackedLinear& linear) {
-  return {linear.weights.format, linear.input.activation, linear.weights.cols};
+  return {linear.weights.format, linear.input.activations, linear.weights.cols};
 }
 
 ProductFormat TailProduct(const PackedLinear& linear) {
-  return {linear.tail.format, linear.input.tail_activation, linear.tail.cols};
+  return {linear.tail.format, linear.input.tail_activations, linear.tail.cols};
 }
 
 std::string InsteadText(const ProductFormat& product, int bits, bool second_level) {
-  const FormatSpec &w = product.weights, &a = product.activation;
+  const FormatSpec &w = product.weights, &a = product.activations;
   if (bits > 8) {
     return w.quantized() ? "weights decoded" : a.quantized() ? "inputs decoded" : "";
   }

@@ -17,7 +17,7 @@ namespace nibble {
 
 // The operands of W x: W [rows, cols], x [tokens, cols].
 struct ProductFormat {
-  FormatSpec weights, activation;
+  FormatSpec weights, activations;
   int64_t cols = 0;
 };
 

@@ -295,7 +295,7 @@ TEST(SecondLevel, ValuesAreRowScaleTimesGroupScaleTimesCode) {
       EXPECT_EQ(view.bytes(), w.codes.size() + 5 * 4 + 5 * 3 * (symmetric ? 1 : 2));
       const Matrix<float> decoded = Decode(view);
       const PackedLinear linear = {.weights = view,
-                                   .input = {.width = 96, .activation = {.bits = 8}}};
+                                   .input = {.width = 96, .activations = {.bits = 8}}};
       EXPECT_EQ(ErrorOf([&] { ValidateLinear(linear, "x"); }), "");
       for (int64_t n = 0; n < 5; ++n) {
         std::vector<int16_t> codes(96);
@@ -355,10 +355,10 @@ TEST(SecondLevel, BadScalesAreRefused) {
   Rng rng(17);
   const FormatSpec f = {.bits = 4, .symmetric = false, .group = 32, .second_level = true};
   PlaneVectors w = RandomPlanes(rng, f, 2, 64);
-  FormatSpec activation = {.bits = 8};
+  FormatSpec activations = {.bits = 8};
   const auto refusal = [&] {
     const PackedLinear linear = {.weights = View(w),
-                                 .input = {.width = 64, .activation = activation}};
+                                 .input = {.width = 64, .activations = activations}};
     return ErrorOf([&] { ValidateLinear(linear, "layers.0.q"); });
   };
   EXPECT_EQ(refusal(), "");
@@ -371,13 +371,13 @@ TEST(SecondLevel, BadScalesAreRefused) {
   w = good;
   w.scales[1] = NAN;
   EXPECT_THAT(refusal(), HasSubstr("scale"));
-  PackedLinear linear = {.weights = View(good), .input = {.width = 64, .activation = activation}};
+  PackedLinear linear = {.weights = View(good), .input = {.width = 64, .activations = activations}};
   linear.weights.group_scales.shape = {2, 1};
   EXPECT_THAT(ErrorOf([&] { ValidateLinear(linear, "x"); }), HasSubstr("group_scales"));
   linear.weights.group_scales = {};
   EXPECT_THAT(ErrorOf([&] { ValidateLinear(linear, "x"); }), HasSubstr("missing"));
   w = good;
-  activation.group = 32;
+  activations.group = 32;
   EXPECT_THAT(refusal(), HasSubstr("without groups"));
 }
 
@@ -385,7 +385,7 @@ TEST(PackedLinearTest, SparsePlacesMustRise) {
   Rng rng(11);
   PlaneVectors w = RandomPlanes(rng, {.bits = 4, .sparse = true}, 2, 24);
   const auto refusal = [&](const std::function<void(PackedLinear&)>& change) {
-    PackedLinear linear = {.weights = View(w), .input = {.width = 24, .activation = {.bits = 4}}};
+    PackedLinear linear = {.weights = View(w), .input = {.width = 24, .activations = {.bits = 4}}};
     change(linear);
     return ErrorOf([&] { ValidateLinear(linear, "layers.0.q"); });
   };
@@ -433,13 +433,13 @@ class ValidateLinearTest : public testing::Test {
   const PackedLinear linear_ = {
       .weights = View(weights_),
       .bias = {DType::kF32, {3}, reinterpret_cast<const std::byte*>(bias_.data())},
-      .input = {.width = 96, .activation = {.bits = 8, .group = 32}}};
+      .input = {.width = 96, .activations = {.bits = 8, .group = 32}}};
 };
 
 TEST_F(ValidateLinearTest, AcceptsWhatFits) {
   EXPECT_EQ(Refusal([](PackedLinear&) {}), "");
   EXPECT_EQ(Refusal([](PackedLinear& l) { l.bias = {}; }), "");
-  EXPECT_EQ(Refusal([](PackedLinear& l) { l.input.activation = {}; }), "");
+  EXPECT_EQ(Refusal([](PackedLinear& l) { l.input.activations = {}; }), "");
   EXPECT_EQ(
       Refusal([](PackedLinear& l) { l.weights.zeros = {}, l.weights.format.symmetric = true; }),
       "");
@@ -467,7 +467,7 @@ TEST_F(ValidateLinearTest, RefusesWrongShapesAndPlanes) {
       {"zeros absent", [](PackedLinear& l) { l.weights.zeros = {}; }},
       {"zeros of another type", [](PackedLinear& l) { l.weights.zeros.dtype = DType::kU8; }},
       {"group that does not divide", [](PackedLinear& l) { l.weights.format.group = 64; }},
-      {"tiny activation group", [](PackedLinear& l) { l.input.activation.group = 3; }},
+      {"tiny activation group", [](PackedLinear& l) { l.input.activations.group = 3; }},
       {"bias of another length", [](PackedLinear& l) { l.bias.shape = {4}; }},
       {"bias of integers", [](PackedLinear& l) { l.bias.dtype = DType::kI32; }},
       {"16 bits without values", [](PackedLinear& l) { l.weights.format = {}; }},
@@ -491,7 +491,7 @@ TEST(PackedLinearTest, SumsThatCouldOverflowAreRefused) {
     Rng rng(8);
     const PlaneVectors w = RandomPlanes(rng, {.bits = 8}, 1, cols);
     const PackedLinear linear = {.weights = View(w),
-                                 .input = {.width = cols, .activation = {.bits = 8}}};
+                                 .input = {.width = cols, .activations = {.bits = 8}}};
     EXPECT_EQ(ErrorOf([&] { ValidateLinear(linear, "x"); }).empty(), cols == kLargest) << cols;
   }
 }

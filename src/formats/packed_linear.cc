@@ -84,9 +84,9 @@ void ValidateLinear(const PackedLinear& linear, const std::string& where) {
     Fail("{}: bias of shape {}", where, ShapeText(linear.bias.shape));
   }
   if (linear.bias.data != nullptr) RequireFinite(linear.bias, where + ".bias");
-  ValidateWeights(linear.weights, rows, input.main_width(), input.activation, where);
+  ValidateWeights(linear.weights, rows, input.main_width(), input.activations, where);
   if (input.tail_width == 0 && linear.tail.cols == 0) return;
-  ValidateWeights(linear.tail, rows, input.tail_width, input.tail_activation, where + ".tail");
+  ValidateWeights(linear.tail, rows, input.tail_width, input.tail_activations, where + ".tail");
 }
 
 }  // namespace nibble

@@ -2,7 +2,7 @@
 // The whole contract between the offline and the online half: packed weights, and what must happen
 // to the input before the product.
 //
-//   y = W x + bias      x = Quantize(activation, gather(M (scales * input)))    M = input_transform
+//   y = W x + bias      x = Quantize(activations, gather(M (scales * input)))   M = input_transform
 //
 // The last columns of x and W, the tail, may have formats of their own: a few wide channels at 8 or
 // 16 bits, where gather puts the outliers (QUIK, Ashkboos et al. 2023; Atom, Zhao et al. 2023).
@@ -22,9 +22,9 @@ struct InputSpec {
   TransformSpec transform;  // then online, applied to the whole row; identity if none
   // Then entry i of the row becomes entry gather[i]. A permutation; empty: the order stays.
   std::vector<int32_t> gather;
-  FormatSpec activation;   // the format of the first main_width() entries
+  FormatSpec activations;  // the format of the first main_width() entries
   int64_t tail_width = 0;  // the entries behind these
-  FormatSpec tail_activation;
+  FormatSpec tail_activations;
 
   int64_t main_width() const { return width - tail_width; }
   bool operator==(const InputSpec&) const = default;

@@ -27,9 +27,9 @@ Tensor RowOf(const Tensor& plane, int64_t row) {
 }
 
 // No code may leave 8 bits: kernels multiply and add bytes.
-void ValidateGroupScales(const PackedWeights& w, const FormatSpec& activation,
+void ValidateGroupScales(const PackedWeights& w, const FormatSpec& activations,
                          const std::string& where) {
-  if (activation.quantized() && activation.group != 0) {
+  if (activations.quantized() && activations.group != 0) {
     Fail("{}: two levels of scales take inputs without groups", where);
   }
   const auto scales = w.group_scales.as<uint8_t>();
@@ -200,11 +200,11 @@ void DecodeRow(const PackedWeights& w, int64_t n, std::span<float> row) {
 }
 
 void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
-                     const FormatSpec& activation, const std::string& where) {
+                     const FormatSpec& activations, const std::string& where) {
   if (w.rows != rows || w.cols != cols || rows <= 0 || cols <= 0) {
     Fail("{}: shape [{}, {}] for {} outputs and {} inputs", where, w.rows, w.cols, rows, cols);
   }
-  for (const FormatSpec* f : {&w.format, &activation}) {
+  for (const FormatSpec* f : {&w.format, &activations}) {
     if (f->group != 0 && (cols % f->group != 0 || f->group % 32 != 0)) {
       Fail("{}: group {} must be a multiple of 32 that divides the width {}", where, f->group,
            cols);
@@ -222,7 +222,7 @@ void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
   }
   if (!w.format.quantized()) return;
   if (w.format.sparse) RequirePlaces(w, where);
-  if (w.format.second_level) ValidateGroupScales(w, activation, where);
+  if (w.format.second_level) ValidateGroupScales(w, activations, where);
   for (float scale : ToF32(w.scales).data) {
     if (!std::isfinite(scale) || scale <= 0) Fail("{}.scales: {} is not a scale", where, scale);
   }

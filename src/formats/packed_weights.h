@@ -76,10 +76,10 @@ void RepackRow(const PackedWeights& weights, int64_t n, int bits, uint8_t* packe
 Matrix<float> Decode(const PackedWeights& weights);
 void DecodeRow(const PackedWeights& weights, int64_t n, std::span<float> row);
 
-// A loader's check of weights [rows, cols] whose inputs have the format `activation`: planes and
+// A loader's check of weights [rows, cols] whose inputs have the format `activations`: planes and
 // scales (finite, positive, LargestGroupScale at most) fit the format, and no int32 sum can
 // overflow for either activation; throws naming `where`.
 void ValidateWeights(const PackedWeights& weights, int64_t rows, int64_t cols,
-                     const FormatSpec& activation, const std::string& where);
+                     const FormatSpec& activations, const std::string& where);
 
 }  // namespace nibble

@@ -16,13 +16,13 @@ namespace {
 
 constexpr int64_t kTokens = 48;
 
-Network WideNetwork(int64_t width, int activation_bits) {
+Network WideNetwork(int64_t width, int a_bits) {
   ModelConfig config = FindShape("llama2-7b");
   config.layers = 2, config.hidden_size = 512, config.vocab_size = 1000;
   config.heads = config.kv_heads = 4;
   config.intermediate_size = width;
   Recipe recipe = kQuarotRecipe;
-  recipe.activations.bits = activation_bits;
+  recipe.activations.bits = a_bits;
   recipe.k.bits = recipe.v.bits = 16;
   return RandomNetwork(config, recipe, 7);
 }

@@ -204,9 +204,9 @@ InputSpec LinearPlan::Input(int64_t width) const {
           .scales = {},
           .transform = input_transform,
           .gather = {},
-          .activation = prepared(activations),
+          .activations = prepared(activations),
           .tail_width = tail.columns,
-          .tail_activation = prepared(tail.activations)};
+          .tail_activations = prepared(tail.activations)};
 }
 
 const LinearPlan& Plan::at(int64_t layer, Role role) const {

@@ -226,8 +226,8 @@ TEST(LinearPlan, InputsWithoutCodesHaveNothingButBits) {
       .activations = any,
       .tail = {.columns = 32, .activations = {.bits = 8, .symmetric = false, .clip = 0.9}}};
   const InputSpec input = plan.Input(64);
-  EXPECT_EQ(input.activation, FormatSpec{.bits = 16});
-  EXPECT_EQ(input.tail_activation, plan.tail.activations);
+  EXPECT_EQ(input.activations, FormatSpec{.bits = 16});
+  EXPECT_EQ(input.tail_activations, plan.tail.activations);
 }
 
 TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {

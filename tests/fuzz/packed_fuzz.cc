@@ -30,7 +30,7 @@ class Guarded {
   PackedWeights weights_;
 };
 
-void UseWeights(const PackedWeights& planes, const FormatSpec& activation) {
+void UseWeights(const PackedWeights& planes, const FormatSpec& activations) {
   const Guarded guarded(planes);
   const PackedWeights& w = guarded.weights();
   const Matrix<float> values = Decode(w);
@@ -43,7 +43,7 @@ void UseWeights(const PackedWeights& planes, const FormatSpec& activation) {
     UnpackRow(w, n, codes);
     for (const int code : codes) NIBBLE_CHECK(code >= -limit && code < limit, "{}", code);
   }
-  if (!activation.quantized()) return;
+  if (!activations.quantized()) return;
   std::vector<uint8_t> tiles(static_cast<size_t>(TileOrder(w).bytes()));
   PackTiles(w, tiles.data());
 }
@@ -51,8 +51,8 @@ void UseWeights(const PackedWeights& planes, const FormatSpec& activation) {
 void UseLinear(const PackedLinear& linear, int64_t rows, int64_t cols) {
   const InputSpec& input = linear.input;
   NIBBLE_CHECK(linear.weights.rows == rows && linear.weights.cols + linear.tail.cols == cols);
-  UseWeights(linear.weights, input.activation);
-  if (input.tail_width > 0) UseWeights(linear.tail, input.tail_activation);
+  UseWeights(linear.weights, input.activations);
+  if (input.tail_width > 0) UseWeights(linear.tail, input.tail_activations);
   if (linear.bias.data != nullptr) NIBBLE_CHECK(linear.bias.elements() == rows);
   std::vector<float> row(static_cast<size_t>(input.width), 1.0f), gathered;
   if (!input.transform.identity()) ApplyTransform(input.transform, row);

@@ -106,8 +106,8 @@ class CpuBackend final : public Backend {
       return std::holds_alternative<std::monostate>(l.main);
     });
     const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
-    slot->main = Pack(linear.weights, linear.input.activation, linear.bias);
-    if (linear.tail.cols > 0) slot->tail = Pack(linear.tail, linear.input.tail_activation, {});
+    slot->main = Pack(linear.weights, linear.input.activations, linear.bias);
+    if (linear.tail.cols > 0) slot->tail = Pack(linear.tail, linear.input.tail_activations, {});
     return static_cast<LinearId>(slot - linears_.begin());
   }
 
@@ -232,10 +232,10 @@ class CpuBackend final : public Backend {
     });
   }
 
-  Weights Pack(const PackedWeights& weights, const FormatSpec& activation,
+  Weights Pack(const PackedWeights& weights, const FormatSpec& activations,
                const Tensor& bias) const {
-    if (weights.format.quantized() && activation.bits <= 16) {
-      return cpu::PackPanels(weights, activation, bias);
+    if (weights.format.quantized() && activations.bits <= 16) {
+      return cpu::PackPanels(weights, activations, bias);
     }
     WideLinear packed;
     Matrix<float> decoded;

@@ -231,18 +231,18 @@ void PoisonWorkspace(ActsWorkspace& work) {
 // `work` holds the prepared rows of x; `transformed` are the rows the codes must come from.
 void ExpectActivations(const Activations& acts, const InputSpec& spec,
                        const std::vector<float>& transformed) {
-  const int64_t width = spec.width, groups = spec.activation.groups(width);
+  const int64_t width = spec.width, groups = spec.activations.groups(width);
   ASSERT_EQ(acts.stride, (width + 63) / 64 * 64);
-  ASSERT_EQ(acts.zero_offsets == nullptr, spec.activation.symmetric);
+  ASSERT_EQ(acts.zero_offsets == nullptr, spec.activations.symmetric);
   std::vector<int8_t> codes(static_cast<size_t>(width));
   std::vector<float> scales(static_cast<size_t>(groups)), zero_offsets(scales);
   std::vector<int32_t> sums(static_cast<size_t>(groups));
   for (int64_t t = 0; t < acts.tokens; ++t) {
     QuantizeActivations({transformed.data() + t * width, static_cast<size_t>(width)},
-                        spec.activation,
+                        spec.activations,
                         {codes.data(), scales.data(), zero_offsets.data(), sums.data()});
     const std::string where =
-        fmt::format("{} wide, {}, row {}", width, FormatText(spec.activation), t);
+        fmt::format("{} wide, {}, row {}", width, FormatText(spec.activations), t);
     const int8_t* row = acts.codes + t * acts.stride;
     ASSERT_EQ(codes, std::vector<int8_t>(row, row + width)) << where;
     for (int64_t i = width; i < acts.stride; ++i) ASSERT_EQ(row[i], 0) << where;
@@ -267,10 +267,10 @@ TEST_P(VectorOps, PreparedCodesAreTheQuantizers) {
     for (int bits = 2; bits <= 8; ++bits) {
       const int64_t shares[] = {0, input.width, std::gcd(input.width, int64_t{12}),
                                 std::gcd(input.width, int64_t{32})};
-      input.activation = {.bits = bits,
-                          .symmetric = ++variant % 2 == 0,
-                          .group = shares[variant % 4],
-                          .clip = variant % 3 == 0 ? 1.0 : 0.9};
+      input.activations = {.bits = bits,
+                           .symmetric = ++variant % 2 == 0,
+                           .group = shares[variant % 4],
+                           .clip = variant % 3 == 0 ? 1.0 : 0.9};
       const int64_t tokens = 1 + variant % 7;
       std::vector<float> x = Normals(rng, tokens * input.width, 5);
       if (variant % 5 == 0) {  // exact halves, zeros, a constant row
@@ -291,7 +291,7 @@ TEST_P(VectorOps, LargeBatchReusesTheWorkspace) {
   Rng rng(5);
   const InputSpec input = {.width = 688,
                            .transform = FullHadamard(688),
-                           .activation = {.bits = 4, .symmetric = false, .clip = 0.9}};
+                           .activations = {.bits = 4, .symmetric = false, .clip = 0.9}};
   constexpr int64_t kTokens = 150;
   const std::vector<float> x = Normals(rng, kTokens * input.width);
   std::vector<float> transformed = x;

@@ -223,9 +223,9 @@ LinearId CudaBackend::Upload(const PackedLinear& linear) {
   const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
   const InputSpec& input = linear.input;
   std::optional<DeviceLinear> tail;
-  if (input.tail_width > 0) tail.emplace(linear.tail, input.tail_activation, Tensor(), words_);
-  slot->emplace(
-      Linear{DeviceLinear(linear.weights, input.activation, linear.bias, words_), std::move(tail)});
+  if (input.tail_width > 0) tail.emplace(linear.tail, input.tail_activations, Tensor(), words_);
+  slot->emplace(Linear{DeviceLinear(linear.weights, input.activations, linear.bias, words_),
+                       std::move(tail)});
   return static_cast<LinearId>(slot - linears_.begin());
 }
 

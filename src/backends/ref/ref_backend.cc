@@ -21,7 +21,7 @@ constexpr int64_t kTileOutputs = 256;  // outputs of one task of a product
 
 // Weights [N, K] and how their inputs come: either codes or, where the product is in fp32, W^T.
 struct Product {
-  FormatSpec weights, activation;
+  FormatSpec weights, activations;
   int64_t rows = 0, cols = 0;  // N, K
   std::vector<float> bias;     // [N] or empty
   Matrix<float> transposed;    // [K, N]
@@ -119,11 +119,11 @@ int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
 void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int64_t first,
                       int64_t last, float* y) {
   const int64_t groups = w.cols / w.group;
-  const int64_t act_length = GroupLength(w.activation, w.cols);
+  const int64_t act_length = GroupLength(w.activations, w.cols);
   const int64_t weight_length = GroupLength(w.weights, w.cols);
-  const int64_t act_row = t * w.activation.groups(w.cols);
+  const int64_t act_row = t * w.activations.groups(w.cols);
   const TokenCodes token = CodesOf(acts, t, w.group);
-  const bool last_scale = groups > 1 && w.activation.groups(w.cols) == 1;
+  const bool last_scale = groups > 1 && w.activations.groups(w.cols) == 1;
   for (int64_t n = first; n < last; ++n) {
     float sum = 0, centre = 0;
     for (int64_t g = 0; g < groups; ++g) {
@@ -142,13 +142,13 @@ void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int6
       if (last_scale) {
         centre = std::fma(scale, weight_sum, centre);
       } else {
-        if (!w.activation.symmetric) term = term + acts.zero_offsets[act_row + act] * weight_sum;
+        if (!w.activations.symmetric) term = term + acts.zero_offsets[act_row + act] * weight_sum;
         scale = token.scales[static_cast<size_t>(act)] * scale;
       }
       sum = groups == 1 ? scale * term : std::fma(scale, term, sum);
     }
     if (last_scale) {
-      if (!w.activation.symmetric) sum = std::fma(acts.zero_offsets[act_row], centre, sum);
+      if (!w.activations.symmetric) sum = std::fma(acts.zero_offsets[act_row], centre, sum);
       sum = token.scales[0] * sum;
     }
     y[n - first] = sum;
@@ -288,7 +288,7 @@ class RefBackend final : public Backend {
   }
 
  private:
-  Product Unpack(const PackedWeights& w, const FormatSpec& activation) const;
+  Product Unpack(const PackedWeights& w, const FormatSpec& activations) const;
   void Multiply(const Activations& acts, const Product& w, float* y, int64_t y_stride,
                 bool accumulate) const;
 
@@ -298,17 +298,17 @@ class RefBackend final : public Backend {
   std::vector<float> joined_;  // by Decode
 };
 
-Product RefBackend::Unpack(const PackedWeights& w, const FormatSpec& activation) const {
-  if (w.format.second_level) return Unpack(Widen(w), activation);
+Product RefBackend::Unpack(const PackedWeights& w, const FormatSpec& activations) const {
+  if (w.format.second_level) return Unpack(Widen(w), activations);
   Product product;
   product.weights = w.format;
-  product.activation = activation;
+  product.activations = activations;
   product.rows = w.rows;
   product.cols = w.cols;
-  if (decoded_ || !w.format.quantized() || activation.bits > 16) {
+  if (decoded_ || !w.format.quantized() || activations.bits > 16) {
     product.transposed = Transposed(nibble::Decode(w));
   } else {
-    const int64_t a = GroupLength(activation, w.cols), b = GroupLength(w.format, w.cols);
+    const int64_t a = GroupLength(activations, w.cols), b = GroupLength(w.format, w.cols);
     product.group = std::min(a, b);
     if (std::max(a, b) % product.group != 0) Fail("groups of {} and {} inputs do not nest", a, b);
     UnpackIntegers(w, product);
@@ -318,9 +318,9 @@ Product RefBackend::Unpack(const PackedWeights& w, const FormatSpec& activation)
 
 LinearId RefBackend::Upload(const PackedLinear& packed) {
   const InputSpec& input = packed.input;
-  Linear linear = {.main = Unpack(packed.weights, input.activation), .tail = {}};
+  Linear linear = {.main = Unpack(packed.weights, input.activations), .tail = {}};
   if (packed.bias.data != nullptr) linear.main.bias = ToF32(packed.bias).data;
-  if (input.tail_width > 0) linear.tail = Unpack(packed.tail, input.tail_activation);
+  if (input.tail_width > 0) linear.tail = Unpack(packed.tail, input.tail_activations);
   linears_.emplace_back(std::move(linear));
   return static_cast<LinearId>(linears_.size()) - 1;
 }
@@ -329,8 +329,8 @@ Activations RefBackend::PrepareActs(const ActsSource& source, int64_t tokens,
                                     const InputSpec& spec) {
   const auto width = static_cast<size_t>(spec.width);
   const auto main_width = static_cast<size_t>(spec.main_width());
-  main_.Resize(tokens, spec.main_width(), spec.activation);
-  tail_.Resize(tokens, spec.tail_width, spec.tail_activation);
+  main_.Resize(tokens, spec.main_width(), spec.activations);
+  tail_.Resize(tokens, spec.tail_width, spec.tail_activations);
   ParallelFor(static_cast<size_t>(tokens), [&](size_t task) {
     const int64_t t = static_cast<int64_t>(task);
     std::vector<float> row(width);
@@ -371,7 +371,7 @@ void RefBackend::Gemm(const Activations& acts, LinearId id, float* y, int64_t y_
 
 void RefBackend::Multiply(const Activations& acts, const Product& w, float* y, int64_t y_stride,
                           bool accumulate) const {
-  NIBBLE_CHECK(acts.width == w.cols && acts.format == w.activation,
+  NIBBLE_CHECK(acts.width == w.cols && acts.format == w.activations,
                "inputs of width {}, weights of width {}", acts.width, w.cols);
   const int64_t tile_tokens = decoded_ ? 128 : 1;
   const int64_t columns = (w.rows + kTileOutputs - 1) / kTileOutputs;

@@ -20,7 +20,7 @@ class RefTest : public testing::Test {
 };
 
 TEST_F(RefTest, Names) {
-  const InputSpec input = {.width = 64, .activation = {.bits = 4}};
+  const InputSpec input = {.width = 64, .activations = {.bits = 4}};
   const auto linear = RandomLinear(rng_, {.bits = 4}, 3, input, false);
   EXPECT_EQ(integer_->KernelFor(MainProduct(linear->packed), 1).name, "ref_gemm");
   EXPECT_EQ(decoded_->KernelFor(MainProduct(linear->packed), 1).name, "decoded_sgemm");
@@ -35,7 +35,7 @@ struct Exact {
 
 Exact ExactProduct(const TestLinear& linear, const Activations& acts) {
   const Matrix<float> w = Decode(linear.packed.weights);
-  const FormatSpec& f = linear.packed.input.activation;
+  const FormatSpec& f = linear.packed.input.activations;
   const int64_t groups = f.groups(w.cols);
   Exact result;
   for (int64_t t = 0; t < acts.tokens; ++t) {
@@ -76,7 +76,7 @@ void ExpectProduct(Backend& backend, const TestLinear& linear, const std::vector
     const double lost = planes ? exact.lost[i] : 0;
     ASSERT_NEAR(y[i], exact.y[i], roundings * kUlp * exact.size[i] + lost)
         << FormatText(linear.packed.weights.format) << " x "
-        << FormatText(linear.packed.input.activation) << " at " << i;
+        << FormatText(linear.packed.input.activations) << " at " << i;
   }
   backend.Gemm(acts, id, y.data(), rows, true);  // y + y: one more rounding
   for (size_t i = 0; i < y.size(); ++i) {
@@ -99,7 +99,7 @@ TEST_F(RefTest, BothModesAreTheExactProductUpToRounding) {
                                                        .symmetric = variant == 0 || variant == 3,
                                                        .group = variant % 3 == 0 ? 0 : 64,
                                                        .clip = 0.9};
-        const InputSpec input = {.width = 192, .activation = a};
+        const InputSpec input = {.width = 192, .activations = a};
         const auto linear = RandomLinear(rng_, w, 19, input, variant % 2 == 1);
         const int64_t tokens = 7;
         const auto x = RandomRows(rng_, tokens, 192);
@@ -115,7 +115,7 @@ TEST_F(RefTest, BothModesAreTheExactProductUpToRounding) {
 }
 
 TEST_F(RefTest, BiggerThanATile) {
-  const InputSpec input = {.width = 100, .activation = {.bits = 8}};
+  const InputSpec input = {.width = 100, .activations = {.bits = 8}};
   const auto linear = RandomLinear(rng_, {.bits = 4}, 700, input, true);
   const auto x = RandomRows(rng_, 150, 100);
   ExpectProduct(*decoded_, *linear, x, 150, 100 + 8);
@@ -128,7 +128,7 @@ TEST_F(RefTest, PreparedRowsAreTransformedAndQuantized) {
   for (const bool quantized : {false, true}) {
     const InputSpec spec = {.width = width,
                             .transform = FullHadamard(width),
-                            .activation = {.bits = quantized ? 4 : 16, .symmetric = false}};
+                            .activations = {.bits = quantized ? 4 : 16, .symmetric = false}};
     const Activations acts = integer_->PrepareActs({.x = x.data()}, tokens, spec);
     for (int64_t t = 0; t < tokens; ++t) {
       std::vector<float> row(x.begin() + t * width, x.begin() + (t + 1) * width);
@@ -140,7 +140,7 @@ TEST_F(RefTest, PreparedRowsAreTransformedAndQuantized) {
       std::vector<int8_t> codes(width);
       float scale = 0, zero_offset = 0;
       int32_t sum = 0;
-      QuantizeActivations(row, spec.activation, {codes.data(), &scale, &zero_offset, &sum});
+      QuantizeActivations(row, spec.activations, {codes.data(), &scale, &zero_offset, &sum});
       for (int64_t i = 0; i < width; ++i) ASSERT_EQ(acts.codes[t * acts.stride + i], codes[i]);
       EXPECT_EQ(acts.scales[t], scale);
       EXPECT_EQ(acts.zero_offsets[t], zero_offset);
@@ -247,7 +247,7 @@ TEST_F(RefTest, AttentionIsSoftmaxOverTheCache) {
 // kInteger promises that a row has the same bits alone, in any batch and with any threads.
 TEST_F(RefTest, RowsDoNotDependOnTheBatch) {
   for (const int bits : {4, 16}) {
-    const InputSpec input = {.width = 96, .activation = {.bits = bits}};
+    const InputSpec input = {.width = 96, .activations = {.bits = bits}};
     const auto linear = RandomLinear(rng_, {.bits = 4, .group = 32}, 300, input, true);
     const LinearId id = integer_->Upload(linear->packed);
     const auto x = RandomRows(rng_, 9, 96);
@@ -265,7 +265,7 @@ TEST_F(RefTest, RowsDoNotDependOnTheBatch) {
 }
 
 TEST_F(RefTest, GroupsThatDoNotNestAreRefused) {
-  const InputSpec input = {.width = 192, .activation = {.bits = 8, .group = 96}};
+  const InputSpec input = {.width = 192, .activations = {.bits = 8, .group = 96}};
   const auto linear = RandomLinear(rng_, {.bits = 4, .group = 64}, 3, input, false);
   EXPECT_THROW(integer_->Upload(linear->packed), Error);
 }

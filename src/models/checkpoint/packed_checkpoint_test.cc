@@ -31,10 +31,10 @@ TEST_F(PackedCheckpointTest, OpensAsWritten) {
       }
       const LinearPlan& plan = plan_.at(layer, role);
       EXPECT_EQ(linear.input.tail_width, plan.tail.columns);
-      EXPECT_EQ(linear.input.tail_activation, plan.tail.activations);
+      EXPECT_EQ(linear.input.tail_activations, plan.tail.activations);
       EXPECT_EQ(linear.input.scales, plan.input_scales ? scales_ : std::vector<float>());
       EXPECT_EQ(linear.input.gather, plan.gather ? gather_ : std::vector<int32_t>());
-      EXPECT_EQ(linear.input.activation, plan_.at(layer, role).activations);
+      EXPECT_EQ(linear.input.activations, plan_.at(layer, role).activations);
       EXPECT_EQ(linear.input.transform, plan_.at(layer, role).input_transform);
     }
   }

@@ -27,10 +27,10 @@ template <typename AnyNetwork, typename Visit>
 void ForEachIntegerLinear(AnyNetwork& net, Visit&& visit) {
   const auto each = [&](int64_t layer, Role role, auto& linear) {
     const InputSpec& input = linear.input;
-    if (linear.weights.format.quantized() && input.activation.quantized()) {
+    if (linear.weights.format.quantized() && input.activations.quantized()) {
       visit(LinearName(layer, role) + ".tiles", linear.weights);
     }
-    if (linear.tail.format.quantized() && input.tail_activation.quantized()) {
+    if (linear.tail.format.quantized() && input.tail_activations.quantized()) {
       visit(LinearName(layer, role) + ".tail.tiles", linear.tail);
     }
   };

@@ -173,8 +173,8 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
     stream.Walk(stored, i, [&](LinearSet set) {
       if (set.kind == LinearSet::kO || set.kind == LinearSet::kDown) return;  // behind no norm
       const LinearPlan& linear = plan.at(i, RolesOf(set)[0]);
-      const FormatSpec &activation = linear.activations, &weight = linear.weights;
-      if (!activation.quantized() && !weight.quantized()) return;
+      const FormatSpec &activations = linear.activations, &weight = linear.weights;
+      if (!activations.quantized() && !weight.quantized()) return;
       int64_t seen = 0;
       for (int64_t w = 0; w < stream.windows(); ++w) {
         const auto [x, count] = stream.Input(set, w);
@@ -191,9 +191,9 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
       }
       Matrix<float> weights = WeightRows(layer, set);
       const double outputs = OutputPower(rows, weights), inputs = Power(rows.data) / rows.rows;
-      const double by_inputs = Power(weights.data) / outputs * SquaredStep(activation);
+      const double by_inputs = Power(weights.data) / outputs * SquaredStep(activations);
       const double by_weights = inputs * weights.rows / outputs * SquaredStep(weight);
-      sets.push_back({std::move(rows), by_inputs, activation.group});
+      sets.push_back({std::move(rows), by_inputs, activations.group});
       sets.push_back({std::move(weights), by_weights, weight.group});
     });
   }

@@ -66,7 +66,7 @@ std::map<int64_t, CacheFormats> Narrowed(const Plan& plan, std::span<const Cache
 // The checkpoint's network without rounding of activations.
 Network WithExactActivations(const std::string& checkpoint) {
   Network network = OpenNetwork(checkpoint);
-  const auto exact = [](InputSpec& input) { input.activation = input.tail_activation = {}; };
+  const auto exact = [](InputSpec& input) { input.activations = input.tail_activations = {}; };
   for (LayerWeights& layer : network.layers) {
     for (auto& [role, linear] : layer.linears) exact(linear.input);
   }

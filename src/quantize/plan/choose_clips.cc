@@ -49,12 +49,12 @@ Matrix<float> Sketch(const float* x, int64_t tokens, const Matrix<float>& p) {
   return y;
 }
 
-// Sketches of the set's inputs in all windows, quantized to `activation` (or not).
+// Sketches of the set's inputs in all windows, quantized to `activations` (or not).
 std::vector<Matrix<float>> SketchInputs(Backend& backend, Stream& stream, LinearSet set,
-                                        const FormatSpec& activation, const Matrix<float>& p) {
+                                        const FormatSpec& activations, const Matrix<float>& p) {
   std::vector<Matrix<float>> sketches;
   for (int64_t w = 0; w < stream.windows(); ++w) {
-    const auto [x, tokens] = stream.Input(set, w, activation);
+    const auto [x, tokens] = stream.Input(set, w, activations);
     if (tokens > 0) sketches.push_back(Sketch(backend.Read(x, tokens * p.rows), tokens, p));
   }
   return sketches;
@@ -115,15 +115,15 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const EmbeddingRow
     double done = 0;
     stream.Walk(stored, i, [&](LinearSet set) {
       progress(static_cast<double>(i) + done++ / sets);
-      FormatSpec activation = plan.at(i, RolesOf(set)[0]).activations;
-      if (!activation.quantized() || activation.clip != 0) return;
+      FormatSpec activations = plan.at(i, RolesOf(set)[0]).activations;
+      if (!activations.quantized() || activations.clip != 0) return;
       const Matrix<float> sketch = SketchWeights(layer, set);
       const auto exact = SketchInputs(backend, stream, set, {}, sketch);
-      activation.clip = BestClip([&](double clip) {
-        activation.clip = clip;
-        return SquaredDistance(exact, SketchInputs(backend, stream, set, activation, sketch));
+      activations.clip = BestClip([&](double clip) {
+        activations.clip = clip;
+        return SquaredDistance(exact, SketchInputs(backend, stream, set, activations, sketch));
       });
-      for (Role role : RolesOf(set)) plan.linears[LinearName(i, role)].activations = activation;
+      for (Role role : RolesOf(set)) plan.linears[LinearName(i, role)].activations = activations;
     });
     progress(static_cast<double>(i + 1));
   }

@@ -330,7 +330,7 @@ TEST_F(RoundedWhileLoading, InMemoryAsInACheckpoint) {
       EXPECT_EQ(BytesOf(net.layers[i].vectors[LayerVector::kMlpNorm]),
                 BytesOf(written.layers[i].vectors[LayerVector::kMlpNorm]));
       for (const Role role : kLayerRoles) {
-        EXPECT_EQ(net.layers[i][role].input.activation, written.layers[i][role].input.activation);
+        EXPECT_EQ(net.layers[i][role].input.activations, written.layers[i][role].input.activations);
         ExpectSamePlanes(net.layers[i][role].weights, written.layers[i][role].weights);
       }
     }

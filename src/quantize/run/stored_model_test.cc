@@ -106,7 +106,7 @@ TEST_F(StoredModel, CodesAreKeptInACheckpointAndWhileLoading) {
           const PackedLinear& same = kept->layers[i][role];
           ExpectSamePlanes(same.weights, linear.weights);
           EXPECT_EQ(same.input.gather, linear.input.gather);
-          EXPECT_EQ(same.input.activation.bits, 8);
+          EXPECT_EQ(same.input.activations.bits, 8);
         }
       }
     }

@@ -123,7 +123,7 @@ size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
 
 InputSpec Stream::Planned(Role role, const PackedLinear& linear) const {
   InputSpec input = plan_.at(index_, role).Input(config_.inputs(index_, role));
-  if (!quantized_) input.activation = input.tail_activation = {};
+  if (!quantized_) input.activations = input.tail_activations = {};
   // Weights that are known say whether a tail splits their columns: floats have none.
   if (linear.weights.cols > 0) input.tail_width = input.width - linear.weights.cols;
   input.gather = linear.input.gather;
@@ -242,14 +242,14 @@ ActsSource Stream::Source(LinearSet set, int64_t window) {
   return LayerInput(config_, layer_, RolesOf(set)[0], Rows(set, window));
 }
 
-Stream::SetInput Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {
+Stream::SetInput Stream::Input(LinearSet set, int64_t window, const FormatSpec& activations) {
   Rest();
   RunTo(set, window);
   const int64_t count = tokens(set, window);
   if (count == 0) return {nullptr, 0};
   input_ = layer_.inputs[RolesOf(set)[0]];
-  input_.activation = activation;
-  if (!activation.quantized()) input_.tail_activation = {};
+  input_.activations = activations;
+  if (!activations.quantized()) input_.tail_activations = {};
   return {backend_.Decode(backend_.PrepareActs(Source(set, window), count, input_)), count};
 }
 

@@ -66,12 +66,12 @@ class Stream {
     int64_t tokens;       // an expert reads what is routed to it, which may be nothing
   };
   // The inputs of the set's linears in a window, which runs up to the set and must not be behind
-  // it: after the online transform and quantized to `activation` (at 16 bits so is a tail), as the
+  // it: after the online transform and quantized to `activations` (at 16 bits so is a tail), as the
   // codes mean them.
-  SetInput Input(LinearSet set, int64_t window, const FormatSpec& activation);
+  SetInput Input(LinearSet set, int64_t window, const FormatSpec& activations);
   // The inputs with the planned activations in a quantized stream, at 16 bits in others.
   SetInput Input(LinearSet set, int64_t window) {
-    return Input(set, window, layer_.inputs[RolesOf(set)[0]].activation);
+    return Input(set, window, layer_.inputs[RolesOf(set)[0]].activations);
   }
   // Gives up working memory, which the next window takes again.
   void Release() { scratch_ = Scratch(backend_), Rest(); }

@@ -131,20 +131,20 @@ Activations PrepareActs(Isa isa, const ActsSource& source, int64_t tokens, const
                spec.transform.width(), spec.width);
   const bool as_it_is = plan == nullptr && source.rows() != nullptr && spec.scales.empty() &&
                         spec.gather.empty() && spec.tail_width == 0;
-  if (as_it_is && !spec.activation.quantized()) {
+  if (as_it_is && !spec.activations.quantized()) {
     return {
-        .tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.rows()};
+        .tokens = tokens, .width = spec.width, .format = spec.activations, .values = source.rows()};
   }
   ActsCall call = {.source = source,
                    .spec = spec,
                    .plan = plan,
                    .main = {.width = spec.main_width(),
-                            .format = spec.activation,
+                            .format = spec.activations,
                             .memory = &work.main,
                             .tiles = tiles},
                    .tail = {.first = spec.main_width(),
                             .width = spec.tail_width,
-                            .format = spec.tail_activation,
+                            .format = spec.tail_activations,
                             .memory = &work.tail,
                             .tiles = tiles}};
   Activations acts = Place(call.main, tokens);

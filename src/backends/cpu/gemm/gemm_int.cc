@@ -93,7 +93,7 @@ bool Streams(const Product& p) {
 
 Product MakeProduct(Isa isa, const Activations& acts, const IntPanels& weights,
                     const Kernel& kernel, const TileOutput& out, GroupMemory& memory) {
-  NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activation &&
+  NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activations &&
                    acts.stride >= weights.padded_cols && kernel.Runs(weights, acts.tokens),
                "width {} and {}, kernel {}", acts.width, weights.cols, kernel.name);
   const TokenTerms terms = Terms(acts, weights, memory);

@@ -72,7 +72,7 @@ const Kernel& ValueKernel(Isa isa) {
 }
 
 KernelUse KernelFor(Isa isa, const ProductFormat& product, int64_t tokens) {
-  const FormatSpec &w = product.weights, &a = product.activation;
+  const FormatSpec &w = product.weights, &a = product.activations;
   if (!w.quantized() || a.bits > 16) {
     return {ValueKernel(isa).name, InsteadText(product, kValues, false)};
   }

@@ -15,7 +15,7 @@ namespace nibble::cpu {
 namespace {
 
 void SetGroups(const FormatSpec& w, IntPanels& p) {
-  const FormatSpec& a = p.activation;
+  const FormatSpec& a = p.activations;
   const int64_t weight_cols = p.cols / w.scales(p.cols), act_cols = p.cols / a.groups(p.cols);
   const int64_t cols = std::min(weight_cols, act_cols);
   const int64_t step = w.lattice() ? 32 : 8;
@@ -151,7 +151,7 @@ void WriteColumnSums(int64_t panel, IntPanels& p) {
 }  // namespace
 
 IntPanels PanelLayout(const FormatSpec& weights, int64_t rows, int64_t cols,
-                      const FormatSpec& activation) {
+                      const FormatSpec& activations) {
   const TileOrder order({.format = weights, .rows = rows, .cols = cols});
   IntPanels p{.rows = rows,
               .cols = cols,
@@ -159,14 +159,14 @@ IntPanels PanelLayout(const FormatSpec& weights, int64_t rows, int64_t cols,
               .panels = order.panels,
               .bits = order.bits,
               .codebook = weights.codebook,
-              .activation = activation,
+              .activations = activations,
               .step_cols = weights.second_level ? weights.group : 0};
   SetGroups(weights, p);
   return p;
 }
 
-IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const Tensor& bias) {
-  IntPanels p = PanelLayout(w.format, w.rows, w.cols, activation);
+IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activations, const Tensor& bias) {
+  IntPanels p = PanelLayout(w.format, w.rows, w.cols, activations);
   const TileOrder order(w);
   if (w.tiles.data != nullptr) {
     p.codes = w.tiles.as<uint8_t>().data();
@@ -183,7 +183,7 @@ IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const
     p.scales.resize(constants);
   }
   if (!w.format.symmetric && !p.second_level()) p.offsets.resize(constants);
-  if (!p.activation.symmetric) {
+  if (!p.activations.symmetric) {
     p.column_sums.resize(static_cast<size_t>(p.panels * (p.scale_last() ? 1 : p.groups) * kPanel));
   }
   const bool levels = p.second_level();

@@ -33,7 +33,7 @@ struct IntPanels {
   int64_t panels = 0;  // even
   int bits = 8;        // 4 or 8, as stored; with a lattice 2, 3 or 4
   Codebook codebook = Codebook::kNone;
-  FormatSpec activation{};
+  FormatSpec activations{};
 
   int64_t group_cols = 0;  // inputs of a group, padding included if it is the whole row
   int64_t groups = 1;
@@ -63,7 +63,7 @@ struct IntPanels {
   // True if only weights have groups: a token has one scale, which is applied last.
   bool scale_last() const { return groups > 1 && per_act_group == groups; }
   // 16-bit activations come as two rows of codes per token (SplitPlanes).
-  bool planes() const { return activation.bits == 16; }
+  bool planes() const { return activations.bits == 16; }
   int64_t sum_rows(int64_t tokens) const { return planes() ? 2 * tokens : tokens; }
   int64_t step_groups() const { return (padded_cols + step_cols - 1) / step_cols; }
   const uint16_t* panel_steps(int64_t p) const { return steps.data() + p * step_groups() * 16; }
@@ -85,10 +85,10 @@ struct IntPanels {
 // The panels of weights [rows, cols] without their contents, by which kernels are chosen. Throws if
 // the groups do not nest, are not multiples of 8, or a sum could leave int32.
 IntPanels PanelLayout(const FormatSpec& weights, int64_t rows, int64_t cols,
-                      const FormatSpec& activation);
+                      const FormatSpec& activations);
 
 // Uses the tile plane of `w` in place if there is one. `bias` may have no data. Throws as
 // PanelLayout does.
-IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const Tensor& bias);
+IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activations, const Tensor& bias);
 
 }  // namespace nibble::cpu

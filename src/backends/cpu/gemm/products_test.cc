@@ -26,7 +26,7 @@ class ProductTest : public KernelTest {};
 INSTANTIATE_TEST_SUITE_P(Rows, ProductTest, ::testing::ValuesIn(RowsOfIntegers()), KernelTestName);
 
 IntPanels Packed(const PackedLinear& linear) {
-  return PackPanels(linear.weights, linear.input.activation, linear.bias);
+  return PackPanels(linear.weights, linear.input.activations, linear.bias);
 }
 
 // A random linear with random prepared activations, and the product in plain loops.
@@ -102,7 +102,7 @@ struct ProductCase {
 
   void MakeActs(Rng& rng, const FormatSpec& a) {
     input.width = k;
-    input.activation = a;
+    input.activations = a;
     const int64_t half = int64_t{1} << (a.bits / planes - 1);
     const int64_t groups = a.groups(k), length = k / groups;
     for (int64_t row = 0; row < m * planes; ++row) {
@@ -121,10 +121,10 @@ struct ProductCase {
   }
 
   Activations Acts(int64_t first, int64_t tokens) const {
-    const int64_t groups = input.activation.groups(k);
+    const int64_t groups = input.activations.groups(k);
     return {.tokens = tokens,
             .width = k,
-            .format = input.activation,
+            .format = input.activations,
             .values = nullptr,
             .stride = act_codes.cols,
             .codes = act_codes.row(first * planes).data(),
@@ -145,7 +145,8 @@ struct ProductCase {
   // group, which comes last if all groups share a token's.
   float Expected(int64_t t, int64_t row) const {
     const bool levels = weights.format.second_level;
-    const int64_t weight_groups = weights.format.scales(k), act_groups = input.activation.groups(k);
+    const int64_t weight_groups = weights.format.scales(k),
+                  act_groups = input.activations.groups(k);
     const int64_t groups = std::max(weight_groups, act_groups), length = k / groups;
     const bool last = groups > 1 && act_groups == 1;
     float y = 0, weight_sum = 0;
@@ -178,7 +179,7 @@ struct ProductCase {
 
 std::string Describe(const ProductCase& c) {
   return fmt::format("M {} N {} K {}, weights {}, activations {}", c.m, c.n, c.k,
-                     FormatText(c.weights.format), FormatText(c.input.activation));
+                     FormatText(c.weights.format), FormatText(c.input.activations));
 }
 
 // bits: 2 to 8, 9 to 11 for a lattice of 2 to 4, and 12 for floats of 4.

@@ -200,7 +200,7 @@ void Scale(const TileSums& s, const IntPanels& w, const TokenTerms& acts, float*
            const TileOutput& out) {
   if (w.planes()) {
     ScaleAs<Zeros::kPlanes>(s, w, acts, partial, out);
-  } else if (w.activation.symmetric) {
+  } else if (w.activations.symmetric) {
     ScaleAs<Zeros::kSymmetric>(s, w, acts, partial, out);
   } else {
     ScaleAs<Zeros::kAsymmetric>(s, w, acts, partial, out);

@@ -60,8 +60,8 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
                              cudaStream_t stream) {
   const bool changed = !spec.gather.empty() || !spec.scales.empty() || spec.tail_width > 0;
   if (source.op == ActsSource::Op::kCopy && spec.transform.identity() && !changed &&
-      spec.activation.bits == 32) {
-    return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
+      spec.activations.bits == 32) {
+    return {.tokens = tokens, .width = spec.width, .format = spec.activations, .values = source.x};
   }
   const Intermediate* const values =
       source.op == ActsSource::Op::kGated ? source.gate : source.values;
@@ -76,13 +76,13 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
                         .x_stride = spec.width,
                         .width = static_cast<int>(spec.width),
                         .hadamard = PlanFor(spec.transform)};
-  a.main = Place(spec.activation, tokens, spec.main_width(), main_);
+  a.main = Place(spec.activations, tokens, spec.main_width(), main_);
   // The scales serve as weights of a norm that has none: every kernel reads those.
   const bool as_norm = source.op == ActsSource::Op::kRmsNorm && source.norm_weight == nullptr;
   (as_norm ? a.norm : a.scales) = scales_(spec.scales);
   a.order = gathers_(spec.gather);
   if (spec.tail_width > 0) {
-    a.tail = Place(spec.tail_activation, tokens, spec.tail_width, tail_);
+    a.tail = Place(spec.tail_activations, tokens, spec.tail_width, tail_);
     if (a.tail.values != nullptr && tokens >= kMinTailTokens) {
       a.tail.pairs = tail_.pairs.Grow(WholeTiles(tokens) * PairStride(spec.tail_width));
       tail_.acts.tiles = reinterpret_cast<const int8_t*>(a.tail.pairs);

@@ -40,7 +40,7 @@ const float* ExpertOps::Logits(const JoinedExperts& experts, const ActsSource& s
   float* const logits = logits_.Grow(tokens * experts.spec.router.experts);
   const InputSpec& input = experts.spec.router_input;
   const bool plain = input.transform.identity() && input.scales.empty() && input.gather.empty() &&
-                     input.tail_width == 0 && !input.activation.quantized();
+                     input.tail_width == 0 && !input.activations.quantized();
   if (plain && source.op == ActsSource::Op::kRmsNorm &&
       router.MultiplyNormed(source, tokens, logits, stream)) {
     return logits;

@@ -62,19 +62,19 @@ WeightType WeightTypeOf(DType dtype) {
                                  : WeightType::kFloat16;
 }
 
-DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activation,
+DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activations,
                            const Tensor& bias, Buffer<LatticeWords>& words)
     : capability_(Device::Current().major),
-      kind_(KindOf(capability_, {weights.format, activation, weights.cols})),
-      piece_(PieceOf({weights.format, activation, weights.cols})),
+      kind_(KindOf(capability_, {weights.format, activations, weights.cols})),
+      piece_(PieceOf({weights.format, activations, weights.cols})),
       weights_(weights.format),
-      activation_(activation),
+      activations_(activations),
       rows_(weights.rows),
       cols_(weights.cols),
       stride_((cols_ + kBlockInputs - 1) / kBlockInputs * kBlockInputs) {
   const bool codes = !OfFloats(kind_);
   if (codes && weights.format.second_level && kind_ != WeightKind::kLevels) {
-    *this = DeviceLinear(Widen(weights), activation, bias, words);
+    *this = DeviceLinear(Widen(weights), activations, bias, words);
     return;
   }
   if (bias.data != nullptr) bias_ = FloatsToDevice(ToF32(bias).data);
@@ -110,7 +110,7 @@ void DeviceLinear::UploadCodes(const PackedWeights& w) {
     codes_ = BytesToDevice(std::span<const int8_t>(PlainCodes(w, stride_)));
     return;
   }
-  if (!activation_.symmetric && activation_.groups(cols_) == 1) {
+  if (!activations_.symmetric && activations_.groups(cols_) == 1) {
     code_sums_ = FloatsToDevice(RowSums(w.format.second_level ? Widen(w) : w));
   }
   std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()));
@@ -125,15 +125,15 @@ void DeviceLinear::Multiply(const Activations& acts, const Output& output,
 }
 
 bool DeviceLinear::AddsTail(const DeviceLinear& tail, const Activations& acts) const {
-  if (capability_ != 9 || acts.tokens < kMinTailTokens || activation_.bits > 8) return false;
+  if (capability_ != 9 || acts.tokens < kMinTailTokens || activations_.bits > 8) return false;
   if (kind_ == WeightKind::kNibbles || kind_ == WeightKind::kBytes) {
     return tail.kind_ == WeightKind::kHalves && tail.type_ != WeightType::kFloat32;
   }
   const bool groups = kind_ == WeightKind::kNibbleGroups && piece_ == kBlockInputs &&
-                      activation_.groups(cols_) != 1 && activation_.symmetric &&
+                      activations_.groups(cols_) != 1 && activations_.symmetric &&
                       block_ == BlockScales{.pieces = 1};
-  return groups && tail.kind_ == WeightKind::kBytes && tail.activation_.bits <= 8 &&
-         tail.activation_.symmetric && tail.zeros_.data() == nullptr;
+  return groups && tail.kind_ == WeightKind::kBytes && tail.activations_.bits <= 8 &&
+         tail.activations_.symmetric && tail.zeros_.data() == nullptr;
 }
 
 void DeviceLinear::MultiplyAll(const Activations& acts, std::span<const Product> products,
@@ -163,7 +163,7 @@ void DeviceLinear::MultiplyAll(const Activations& acts, std::span<const Product>
 bool DeviceLinear::CanGate(const DeviceLinear& gate, const DeviceLinear& up, const GateSpec& gating,
                            int64_t tokens) {
   const auto plain = [](const DeviceLinear& l) {
-    return l.zeros_.data() == nullptr && l.activation_.symmetric && l.bias_.data() == nullptr;
+    return l.zeros_.data() == nullptr && l.activations_.symmetric && l.bias_.data() == nullptr;
   };
   return gating.opening == GateSpec::Opening::kSigmoid && tokens > 0 &&
          gate.KernelFor(tokens).gates && plain(gate) && plain(up) && gate.kind_ == up.kind_ &&
@@ -199,7 +199,7 @@ bool DeviceLinear::AreExperts(std::span<const DeviceLinear* const> linears) {
   const DeviceLinear& first = *linears.front();
   // Experts need inputs of at most 8 bits with one scale a row: planes of 16 bits take turns every
   // eight rows, and rows with groups could not find their scales.
-  const bool rows = first.activation_.bits <= 8 && first.activation_.groups(first.cols_) == 1;
+  const bool rows = first.activations_.bits <= 8 && first.activations_.groups(first.cols_) == 1;
   return rows && first.KernelFor(1).run_experts != nullptr &&
          std::ranges::all_of(linears, [&](const DeviceLinear* linear) {
            const auto alike = [&](auto DeviceLinear::*plane) {
@@ -259,12 +259,12 @@ GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& out
                      .x_sums = acts.sums,
                      .x_pitch = ScalePitch(acts.tokens),
                      .tokens = acts.tokens,
-                     .a_bits = activation_.bits,
+                     .a_bits = activations_.bits,
                      .stride = acts.stride,
                      .w = codes_.data(),
                      .w_kind = kind_,
                      .w_type = type_,
-                     .x_group = activation_.groups(cols_) == 1 ? 0 : activation_.group,
+                     .x_group = activations_.groups(cols_) == 1 ? 0 : activations_.group,
                      .w_group = weights_.groups(cols_) == 1 ? 0 : weights_.group,
                      .piece = piece_,
                      .w_block = block_,

@@ -16,7 +16,7 @@ class DeviceLinear {
  public:
   // `bias` may have no data. `words`: the table that all linears of codewords share, made by the
   // first one.
-  DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const Tensor& bias,
+  DeviceLinear(const PackedWeights& weights, const FormatSpec& activations, const Tensor& bias,
                Buffer<LatticeWords>& words);
 
   // y (+)= W a + bias on `stream`.
@@ -79,7 +79,7 @@ class DeviceLinear {
   void UploadFloats(const PackedWeights& weights);
   void UploadCodes(const PackedWeights& weights);
   const Kernel& KernelFor(int64_t tokens) const {
-    return ChooseKernel(capability_, kind_, activation_.bits, tokens);
+    return ChooseKernel(capability_, kind_, activations_.bits, tokens);
   }
   GemmArguments Arguments(const Activations& acts, const Output& output,
                           const DeviceLinear* tail = nullptr) const;
@@ -88,7 +88,7 @@ class DeviceLinear {
   WeightKind kind_;
   int piece_;          // inputs
   BlockScales block_;  // of codes_
-  FormatSpec weights_, activation_;
+  FormatSpec weights_, activations_;
   int64_t rows_, cols_, stride_;  // stride: cols rounded up to 128
   WeightType type_ = {};          // of floats
   Buffer<uint8_t> codes_;         // the codes, or floats

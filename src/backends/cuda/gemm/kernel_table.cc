@@ -112,7 +112,7 @@ const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t to
 }
 
 WeightKind KindOf(int capability, const ProductFormat& product) {
-  const FormatSpec &w = product.weights, &a = product.activation;
+  const FormatSpec &w = product.weights, &a = product.activations;
   const bool planes = a.bits == 16;
   if (w.bits == 16 && planes) return WeightKind::kHalves;
   if (!w.quantized() || (!a.quantized() && !planes)) return WeightKind::kFloats;
@@ -136,12 +136,12 @@ int PieceOf(const ProductFormat& product) {
     return f.groups(product.cols) == 1 && !f.second_level ? 0 : f.group;
   };
   return static_cast<int>(
-      std::gcd(kBlockInputs, std::gcd(length(product.weights), length(product.activation))));
+      std::gcd(kBlockInputs, std::gcd(length(product.weights), length(product.activations))));
 }
 
 KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens) {
   const WeightKind kind = KindOf(capability, product);
-  KernelUse use = {.name = ChooseKernel(capability, kind, product.activation.bits, tokens).name,
+  KernelUse use = {.name = ChooseKernel(capability, kind, product.activations.bits, tokens).name,
                    .instead = InsteadText(product, StoredBits(kind), kind == kLevels)};
   const auto add = [&](std::string_view text) {
     if (!use.instead.empty()) use.instead += ", ";
