@@ -15,8 +15,8 @@ using testing::HasSubstr;
 
 class QualityVerb : public EndToEnd {
  protected:
-  // The command. With --only rounding its rows are GPTQ at 4 bits and rounding to nearest at 4, 6
-  // and 8.
+  // The command. With --only rounding its rows are GPTQ at 4 bits, rounding to nearest at 4, 6 and
+  // 8, and GPTQ at 6 and 8.
   Arguments Command(const std::string& work, const Arguments& more = {}) const {
     return Arguments{"bench",     "quality", small_,      "--text", kEvaluationText,
                      "--windows", "2",       "--context", "128",    "--calib-windows",
@@ -82,12 +82,12 @@ TEST_F(QualityVerb, RowsAreQuantizeAndEval) {
       Nibble(Command("work", {"--only", "rounding,hadamard", "--markdown", Path("tables.md")}));
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_EQ(Slurp(Path("tables.md")), text.out);
-  EXPECT_THAT(text.err, HasSubstr("row 5 of 5"));
+  EXPECT_THAT(text.err, HasSubstr("row 7 of 7"));
   ExpectClean("work");
   const Json rows = Rows("work", {"--only", "rounding,hadamard"});
-  ASSERT_EQ(rows.size(), 1u + 4 + 2);
+  ASSERT_EQ(rows.size(), 1u + 6 + 2);
   EXPECT_EQ(rows[0]["perplexity"], Eval("ppl", small_)["perplexity"]);
-  for (size_t i = 1; i < 5; ++i) {
+  for (size_t i = 1; i < 7; ++i) {
     ExpectQuantizeAndEval(rows[i]);
     EXPECT_DOUBLE_EQ(rows[i]["gap"],
                      rows[i]["perplexity"].get<double>() - rows[0]["perplexity"].get<double>());
@@ -95,9 +95,9 @@ TEST_F(QualityVerb, RowsAreQuantizeAndEval) {
                 HasSubstr(fmt::format("| {:.3f} |", rows[i]["perplexity"].get<double>())));
   }
   EXPECT_EQ(rows[3]["formats"], "W6A6 K6V6");
-  EXPECT_EQ(rows[1]["published"]["llama2-7b"], 6.10);
-  EXPECT_EQ(rows[5]["perplexity"], rows[1]["perplexity"]) << "the same arguments";
-  EXPECT_TRUE(rows[6].contains("skipped") && !rows[6].contains("perplexity"));
+  EXPECT_EQ(rows[1]["published"]["llama2-7b"]["perplexity"], 6.10);
+  EXPECT_EQ(rows[7]["perplexity"], rows[1]["perplexity"]) << "the same arguments";
+  EXPECT_TRUE(rows[8].contains("skipped") && !rows[6].contains("perplexity"));
 }
 
 // Rows without a rotation share one pass over the channels.
@@ -147,7 +147,7 @@ TEST_F(QualityVerb, ZeroShotAccuracyIsThatOfEvalTasks) {
 
 TEST_F(QualityVerb, GoesOnWhereItWasStopped) {
   const std::vector<double> whole = Perplexities(Rows("whole"));
-  ASSERT_EQ(whole.size(), 5u);
+  ASSERT_EQ(whole.size(), 7u);
   const std::string before = Slurp(ResultsFile("whole"));
   EXPECT_EQ(Perplexities(Rows("whole")), whole);
   EXPECT_EQ(Slurp(ResultsFile("whole")), before) << "nothing ran again";

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Published numbers: QuaRot (Ashkboos et al. 2024), QUIK (Ashkboos et al. 2023), Atom (Zhao et al.
-// 2024), QServe (Lin et al. 2024), QuIP# (Tseng et al. 2024), as their tables print them.
+// QuaRot (Ashkboos et al. 2024), QUIK (Ashkboos et al. 2023), Atom (Zhao et al. 2024), QServe (Lin
+// et al. 2024), QuIP# (Tseng et al. 2024).
 #include "apps/bench/paper_suite.h"
 
+#include <algorithm>
+
+#include "apps/bench/published.h"
 #include "quantize/recipes/recipe_fields.h"
 
 namespace nibble::cli {
@@ -12,53 +15,51 @@ std::vector<PaperSection> QuarotTables() {
   return {
       {"methods",
        "QuaRot: methods at W4A4KV4",
-       {{"not quantized", "", "", {"5.47", "4.88", "3.32"}},
+       {{"not quantized", "", ""},
         {"round to nearest, no rotation", "quarot", "rotation=none,rounding=rtn"},
-        {"SmoothQuant", "smoothquant", "w-bits=4,a-bits=4,kv-bits=4,kv-asym", {"83"}},
-        {"QUIK, all linears 4 bits",
-         "quik",
-         "down-bits=4,kv-bits=4,kv-asym",
-         {"8.87", "7.78", "6.91"}},
-        {"QuaRot", "quarot", "", {"6.10", "5.40", "3.79"}},
+        {"SmoothQuant", "smoothquant", "w-bits=4,a-bits=4,kv-bits=4,kv-asym"},
+        {"QUIK, all linears 4 bits", "quik", "down-bits=4,kv-bits=4,kv-asym"},
+        {"QuaRot", "quarot", ""},
         {"Nibble", "nibble", ""},
-        {"Atom, groups of 128", "atom", "", {"6.03", "5.26"}},
-        {"QuaRot, groups of 128", "quarot", "group=128", {"5.93", "5.26", "3.61"}},
+        {"Atom, groups of 128", "atom", ""},
+        {"QuaRot, groups of 128", "quarot", "group=128"},
         {"Nibble, groups of 128", "nibble", "group=128"},
         {"QuaRot, 8-bit activations", "quarot", "a-bits=8"},
         {"Nibble, 8-bit activations", "nibble", "a-bits=8"},
         {"Nibble, both", "nibble", "a-bits=8,group=128"}}},
       {"rounding",
        "QuaRot: rounding to nearest at 4, 6 and 8 bits",
-       {{"GPTQ, 4 bits", "quarot", "", {"6.10", "5.40", "3.79"}},
-        {"4 bits", "quarot", "rounding=rtn", {"8.37", "6.09", "4.14"}},
-        {"6 bits", "quarot", "rounding=rtn,w-bits=6,a-bits=6,kv-bits=6", {"5.56"}},
-        {"8 bits", "quarot", "rounding=rtn,w-bits=8,a-bits=8,kv-bits=8", {"5.50"}}}},
+       {{"GPTQ, 4 bits", "quarot", ""},
+        {"4 bits", "quarot", "rounding=rtn"},
+        {"6 bits", "quarot", "rounding=rtn,w-bits=6,a-bits=6,kv-bits=6"},
+        {"8 bits", "quarot", "rounding=rtn,w-bits=8,a-bits=8,kv-bits=8"},
+        {"GPTQ, 6 bits", "quarot", "w-bits=6,a-bits=6,kv-bits=6"},
+        {"GPTQ, 8 bits", "quarot", "w-bits=8,a-bits=8,kv-bits=8"}}},
       {"groups",
        "QuaRot: group sizes of weights and activations",
-       {{"row", "quarot", "", {"6.10", "5.40", "3.79"}},
+       {{"row", "quarot", ""},
         {"256", "quarot", "group=256"},
-        {"128", "quarot", "group=128", {"5.93", "5.26", "3.61"}},
+        {"128", "quarot", "group=128"},
         {"64", "quarot", "group=64"},
         {"32", "quarot", "group=32"}}},
       {"rotation",
        "QuaRot: random orthogonal against Hadamard matrices",
-       {{"Hadamard", "quarot", "", {"6.10", "5.40", "3.79"}},
-        {"random", "quarot", "rotation=random", {"7.45"}}}},
+       {{"Hadamard", "quarot", ""}, {"random", "quarot", "rotation=random"}}},
       {"hadamard",
        "QuaRot: precision of the online Hadamard transforms",
-       {{"fp32", "quarot", "", {"6.10", "5.40", "3.79"}},
-        {"fp16",
-         "quarot",
-         "",
-         {},
-         "",
+       {{"fp32", "quarot", ""},
+        {"fp16", "quarot", "", "",
          "a GPU takes fp16 for wide transforms of down by itself, a CPU fp32 for all"}}},
       {"tasks",
        "QuaRot: zero-shot accuracy",
        {{"not quantized", "", ""},
         {"QuaRot, round to nearest", "quarot", "rounding=rtn"},
         {"QuaRot", "quarot", ""},
-        {"Nibble", "nibble", ""}},
+        {"Nibble", "nibble", ""},
+        {"QuaRot, 6 bits", "quarot", "w-bits=6,a-bits=6,kv-bits=6"},
+        {"QuaRot, 8 bits", "quarot", "w-bits=8,a-bits=8,kv-bits=8"},
+        {"QuaRot, round to nearest, 6 bits", "quarot", "rounding=rtn,w-bits=6,a-bits=6,kv-bits=6"},
+        {"QuaRot, round to nearest, 8 bits", "quarot", "rounding=rtn,w-bits=8,a-bits=8,kv-bits=8"}},
        true},
   };
 }
@@ -68,8 +69,8 @@ std::vector<PaperSection> QuarotParts() {
   return {
       {"cache",
        "QuaRot: bits of cached K and V, the rest not quantized",
-       {{"K4 V4", "quarot", "w-bits=16,a-bits=16,k-bits=4,v-bits=4", {"5.51", "4.91", "3.33"}},
-        {"K4 V3", "quarot", "w-bits=16,a-bits=16,k-bits=4,v-bits=3", {"5.54"}},
+       {{"K4 V4", "quarot", "w-bits=16,a-bits=16,k-bits=4,v-bits=4"},
+        {"K4 V3", "quarot", "w-bits=16,a-bits=16,k-bits=4,v-bits=3"},
         {"K4 V2", "quarot", "w-bits=16,a-bits=16,k-bits=4,v-bits=2"},
         {"K3 V4", "quarot", "w-bits=16,a-bits=16,k-bits=3,v-bits=4"},
         {"K3 V3", "quarot", "w-bits=16,a-bits=16,k-bits=3,v-bits=3"},
@@ -81,11 +82,8 @@ std::vector<PaperSection> QuarotParts() {
        "QuaRot: weight-only, asymmetric",
        {{"4 bits, round to nearest", "rtn", "w-asym"},
         {"4 bits, GPTQ", "gptq", "w-asym"},
-        {"4 bits, QuaRot, round to nearest",
-         "quarot",
-         "w-asym,a-bits=16,kv-bits=16,rounding=rtn",
-         {"6.76"}},
-        {"4 bits, QuaRot", "quarot", "w-asym,a-bits=16,kv-bits=16", {"5.60"}},
+        {"4 bits, QuaRot, round to nearest", "quarot", "w-asym,a-bits=16,kv-bits=16,rounding=rtn"},
+        {"4 bits, QuaRot", "quarot", "w-asym,a-bits=16,kv-bits=16"},
         {"3 bits, round to nearest", "rtn", "w-asym,w-bits=3"},
         {"3 bits, GPTQ", "gptq", "w-asym,w-bits=3"},
         {"3 bits, QuaRot, round to nearest", "quarot",
@@ -98,16 +96,13 @@ std::vector<PaperSection> QuarotParts() {
         {"2 bits, QuaRot", "quarot", "w-asym,a-bits=16,kv-bits=16,w-bits=2"}}},
       {"clips",
        "QuaRot: clips of activations and of the cache, each quantized alone",
-       {{"activations, 1", "quarot", "w-bits=16,kv-bits=16,a-clip=1", {"5.938"}},
+       {{"activations, 1", "quarot", "w-bits=16,kv-bits=16,a-clip=1"},
         {"activations, 0.95", "quarot", "w-bits=16,kv-bits=16,a-clip=0.95"},
-        {"activations, 0.9", "quarot", "w-bits=16,kv-bits=16", {"5.828"}},
+        {"activations, 0.9", "quarot", "w-bits=16,kv-bits=16"},
         {"activations, 0.85", "quarot", "w-bits=16,kv-bits=16,a-clip=0.85"},
         {"activations, 0.8", "quarot", "w-bits=16,kv-bits=16,a-clip=0.8"},
         {"cache, 1", "quarot", "w-bits=16,a-bits=16,k-bits=4,v-bits=4,kv-clip=1"},
-        {"cache, 0.95",
-         "quarot",
-         "w-bits=16,a-bits=16,k-bits=4,v-bits=4",
-         {"5.51", "4.91", "3.33"}},
+        {"cache, 0.95", "quarot", "w-bits=16,a-bits=16,k-bits=4,v-bits=4"},
         {"cache, 0.9", "quarot", "w-bits=16,a-bits=16,k-bits=4,v-bits=4,kv-clip=0.9"},
         {"cache, 0.85", "quarot", "w-bits=16,a-bits=16,k-bits=4,v-bits=4,kv-clip=0.85"}}},
   };
@@ -117,29 +112,30 @@ std::vector<PaperSection> OtherPapers() {
   return {
       {"quik",
        "QUIK: down_proj, outlier counts, 8 bits",
-       {{"down 8 bits", "quik", "", {"5.84", "5.28", "3.74"}},
-        {"down 8 bits, no clip search", "quik", "w-clip=1", {"5.98", "5.37", "3.87"}},
-        {"down 4 bits", "quik", "down-bits=4", {"8.87", "7.78", "6.91"}},
-        {"down 4 bits, activations 16",
-         "quik",
-         "down-bits=4",
-         {"6.09", "5.49", "3.98"},
-         "down_proj:a-bits=16"},
+       {{"down 8 bits", "quik", ""},
+        {"down 8 bits, no clip search", "quik", "w-clip=1"},
+        {"down 4 bits", "quik", "down-bits=4"},
+        {"down 4 bits, no clip search", "quik", "down-bits=4,w-clip=1"},
+        {"down W4A16, no clip search", "quik", "down-bits=4,w-clip=1", "down_proj:a-bits=16"},
+        {"down W4A8, no clip search", "quik", "down-bits=4,w-clip=1", "down_proj:a-bits=8"},
         {"no outliers", "quik", "tail=0"},
         {"64 outliers", "quik", "tail=64"},
         {"128 outliers", "quik", "tail=128"},
         {"256 outliers", "quik", "tail=256"},
         {"512 outliers", "quik", "tail=512"},
         {"1024 outliers", "quik", "tail=1024"},
-        {"all 8 bits", "quik", "w-bits=8,a-bits=8", {"5.48", "4.89", "3.33"}},
-        {"all 8 bits, weights 2:4 sparse",
-         "quik",
-         "w-bits=8,a-bits=8,sparse=2:4",
-         {"", "", "5.89"}},
+        {"all 8 bits", "quik", "w-bits=8,a-bits=8"},
+        {"all 8 bits, weights 2:4 sparse", "quik", "w-bits=8,a-bits=8,sparse=2:4"},
         {"down 8 bits, weights 2:4 sparse", "quik", "sparse=2:4"},
-        {"down 8 bits, those of attention 2:4", "quik", "", {}, "self_attn:sparse=2:4"},
-        {"SmoothQuant W8A8", "smoothquant", "", {"5.58", "4.94", "3.48"}},
-        {"GPTQ W4A16, no clip search", "gptq", "w-clip=1", {"6.24", "5.25", "3.68"}}}},
+        {"down 8 bits, those of attention 2:4", "quik", "", "self_attn:sparse=2:4"},
+        {"down 8 bits, those of the FFN 2:4", "quik", "", "mlp:sparse=2:4"},
+        {"SmoothQuant W8A8", "smoothquant", ""},
+        {"GPTQ W4A16", "gptq", ""},
+        {"GPTQ W4A16, no clip search", "gptq", "w-clip=1"}}},
+      {"quik-tasks",
+       "QUIK: zero-shot accuracy",
+       {{"not quantized", "", ""}, {"QUIK", "quik", ""}},
+       true},
       {"atom",
        "Atom: its techniques one after the other (published for LLaMA-1)",
        {{"W4A4, round to nearest", "rtn", "w-clip=1,a-bits=4"},
@@ -149,35 +145,65 @@ std::vector<PaperSection> OtherPapers() {
         {"+ groups of 128", "atom", "kv-bits=16,rounding=rtn,w-clip=1,a-clip=1"},
         {"+ clips", "atom", "kv-bits=16,rounding=rtn"},
         {"+ GPTQ", "atom", "kv-bits=16"},
-        {"+ 4-bit cache", "atom", "", {"6.03", "5.27", "3.68"}}}},
+        {"+ 4-bit cache", "atom", ""}}},
+      {"atom-tasks",
+       "Atom: zero-shot accuracy",
+       {{"not quantized", "", ""}, {"Atom", "atom", ""}},
+       true},
       {"hybrids",
        "Rotations together with other methods",
-       {{"QuaRot", "quarot", "", {"6.10", "5.40", "3.79"}},
+       {{"QuaRot", "quarot", ""},
         {"QuaRot, 8-bit down", "quarot", "down-bits=8"},
         {"QuaRot, 128 outliers of 8 bits", "quarot", "order=energy,tail=128,tail-bits=8"}}},
       {"qserve",
        "QServe: W4A8KV4",
-       {{"row", "qserve", "w-group=0", {"5.75", "5.12", "3.52"}},
-        {"groups of 128", "qserve", "", {"5.70", "5.08", "3.47"}},
+       {{"row", "qserve", "w-group=0"},
+        {"groups of 128", "qserve", ""},
         {"groups of 128, QuaRot's rotations instead", "quarot", "a-bits=8,group=128,two-level"}}},
-      {"quipsharp",
-       "QuIP#: bits without, with fine-tuning (published at a context of 4096: 5.12, 4.57, 3.12)",
-       {{"4 bits", "quipsharp", "w-bits=4", {"5.22", "4.65", "3.18"}},
-        {"3 bits", "quipsharp", "w-bits=3", {"5.60", "4.90", "3.41"}},
-        {"2 bits", "quipsharp", "w-bits=2", {"8.22", "6.06", "4.16"}},
-        {"4 bits, scales learned",
-         "quipsharp",
-         "w-bits=4,learned-scales",
-         {"5.19", "4.63", "3.18"}},
-        {"3 bits, scales learned",
-         "quipsharp",
-         "w-bits=3,learned-scales",
-         {"5.41", "4.78", "3.35"}},
-        {"2 bits, scales learned",
-         "quipsharp",
-         "w-bits=2,learned-scales",
-         {"6.19", "5.35", "3.91"}}}},
   };
+}
+
+std::vector<PaperSection> QuipsharpTables() {
+  const PaperRow plain = {"not quantized", "", ""}, four = {"4 bits", "quipsharp", "w-bits=4"},
+                 three = {"3 bits", "quipsharp", "w-bits=3"},
+                 two = {"2 bits", "quipsharp", "w-bits=2"},
+                 four_tuned = {"4 bits, scales learned", "quipsharp", "w-bits=4,learned-scales"},
+                 three_tuned = {"3 bits, scales learned", "quipsharp", "w-bits=3,learned-scales"},
+                 two_tuned = {"2 bits, scales learned", "quipsharp", "w-bits=2,learned-scales"};
+  const std::vector<PaperRow> tuned = {plain, four_tuned, three_tuned, two_tuned};
+  return {
+      {"quipsharp",
+       "QuIP#: bits without, with fine-tuning (published at a context of 4096)",
+       {four,
+        three,
+        two,
+        four_tuned,
+        three_tuned,
+        two_tuned,
+        {"2 bits, Fourier transform", "quipsharp", "w-bits=2,rotation=hartley"}}},
+      {"quipsharp-2048", "QuIP#: with fine-tuning, at a context of 2048", tuned},
+      {"quipsharp-groups", "QuIP#: beside groups of OmniQuant, at a context of 2048", {plain, two}},
+      {"codebooks",
+       "QuIP#: codebooks (published at a context of 4096)",
+       {plain, {"E8P", "quipsharp", "w-bits=2"}}},
+      {"quipsharp-tasks",
+       "QuIP#: zero-shot accuracy without, with fine-tuning",
+       {plain, four, three, two, four_tuned, three_tuned, two_tuned},
+       true},
+      {"quipsharp-accuracy",
+       "QuIP#: zero-shot accuracy beside other methods (published: acc, not acc_norm)", tuned,
+       true},
+  };
+}
+
+// Rows of methods that Nibble does not have.
+void AddPublishedRows(std::vector<PaperSection>& suite) {
+  for (const PublishedFigure& f : PublishedFigures()) {
+    const auto section = std::ranges::find(suite, f.section, &PaperSection::name);
+    NIBBLE_CHECK(section != suite.end(), "published.tsv: no section {}", f.section);
+    if (std::ranges::find(section->rows, f.row, &PaperRow::name) != section->rows.end()) continue;
+    section->rows.push_back({.name = f.row, .missing = kPublishedOnly});
+  }
 }
 
 std::vector<FieldValue> RowFields(const PaperRow& row) {
@@ -208,9 +234,10 @@ std::string RowArguments(const PaperRow& row) {
 const std::vector<PaperSection>& PaperSuite() {
   static const std::vector<PaperSection> suite = [] {
     std::vector<PaperSection> all = QuarotTables();
-    for (const auto& more : {QuarotParts(), OtherPapers()}) {
+    for (const auto& more : {QuarotParts(), OtherPapers(), QuipsharpTables()}) {
       all.insert(all.end(), more.begin(), more.end());
     }
+    AddPublishedRows(all);
     return all;
   }();
   return suite;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The quality tables of the papers as data: what `nibble bench quality --suite paper` runs.
+// The quality tables of the papers as data: what `nibble bench quality --suite paper` runs. What
+// the papers publish for these rows, and rows that are only published, are in published.tsv.
 #pragma once
 
-#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,13 +13,14 @@ namespace nibble::cli {
 
 struct PaperRow {
   std::string_view name;
-  std::string_view recipe;  // empty: the model as it is
-  std::string_view fields;  // changes of the recipe, as ParseFields reads them
-  // Perplexity on WikiText-2 as printed for Llama-2 7B, 13B and 70B; empty = not published.
-  std::array<std::string_view, 3> published{};
+  std::string_view recipe;     // empty: the model as it is
+  std::string_view fields;     // changes of the recipe, as ParseFields reads them
   std::string_view rule{};     // a rule for some linears
   std::string_view missing{};  // why Nibble cannot run it, whatever the model
 };
+
+// Of rows that are not methods of Nibble.
+inline constexpr std::string_view kPublishedOnly = "published only";
 
 struct PaperSection {
   std::string_view name;   // for --only
@@ -33,9 +34,6 @@ Recipe RowRecipe(const PaperRow& row);
 // The options of `nibble quantize` that ask for the recipe; empty: the model as it is. Rows of the
 // same arguments run once.
 std::string RowArguments(const PaperRow& row);
-
-inline constexpr std::array<std::string_view, 3> kPublishedModels = {"llama2-7b", "llama2-13b",
-                                                                     "llama2-70b"};
 
 // The first row of the first section is the model as it is, which all gaps are measured from.
 const std::vector<PaperSection>& PaperSuite();

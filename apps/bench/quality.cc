@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "apps/bench/bench.h"
+#include "apps/bench/published.h"
 #include "apps/bench/quality_report.h"
 #include "apps/bench/quality_tasks.h"
 #include "apps/cli/evaluation_text.h"
@@ -14,6 +15,7 @@
 #include "io/publish.h"
 #include "io/sha256.h"
 #include "models/checkpoint/packed_checkpoint.h"
+#include "models/families/shapes.h"
 #include "models/import/open_network.h"
 #include "quantize/plan/make_plan.h"
 #include "quantize/run/quantize.h"
@@ -142,7 +144,8 @@ class QualityBench {
     for (const PaperSection& section : suite) {
       if (!a_.only.empty() && std::ranges::count(a_.only, section.name) == 0) continue;
       for (const PaperRow& row : section.rows) {
-        if (&row != lines_[0].row) lines_.push_back({&section, &row, WhySkipped(section, row)});
+        if (&row == lines_[0].row || !Shows(section, row)) continue;
+        lines_.push_back({&section, &row, WhySkipped(section, row)});
       }
     }
     for (const QualityLine& line : lines_) {
@@ -169,9 +172,17 @@ class QualityBench {
            (!asked_.contains(arguments) || result->questions == tasks_.digest());
   }
 
+  // Returns whether there is anything to say of the row: others have no figures of this model.
+  bool Shows(const PaperSection& section, const PaperRow& row) const {
+    return row.missing != kPublishedOnly ||
+           std::ranges::any_of(PublishedFigures(), [&](const PublishedFigure& f) {
+             return f.section == section.name && f.row == row.name && f.model == published_;
+           });
+  }
+
   std::string WhySkipped(const PaperSection& section, const PaperRow& row) const {
-    if (section.tasks && tasks_.names().empty()) return "needs --data DIR";
     if (!row.missing.empty()) return std::string(row.missing);
+    if (section.tasks && tasks_.names().empty()) return "needs --data DIR";
     try {
       if (!row.recipe.empty()) MakePlan(network_.config, RowRecipe(row));
     } catch (const Error& error) {
@@ -238,7 +249,7 @@ class QualityBench {
     const QualityResult* fp32 = lines_[0].result;
     const QualityReport report = {.settings = Settings(),
                                   .perplexity = fp32 == nullptr ? 0 : fp32->perplexity,
-                                  .published = Published(),
+                                  .published = published_,
                                   .tasks = tasks_.names(),
                                   .lines = lines_};
     const std::string markdown = Markdown(report);
@@ -246,10 +257,13 @@ class QualityBench {
     common_.json ? PrintJson(ToJson(report)) : fmt::print("{}", markdown);
   }
 
-  std::optional<size_t> Published() const {
-    const auto found = std::ranges::find(kPublishedModels, a_.published);
-    if (found == kPublishedModels.end()) return std::nullopt;
-    return static_cast<size_t>(found - kPublishedModels.begin());
+  // The model whose published figures stand beside the results: the one that was named, or one of
+  // the same shape.
+  std::string_view Published() const {
+    const std::string_view name =
+        a_.published.empty() ? ShapeNameOf(network_.config) : std::string_view(a_.published);
+    const auto models = PublishedModels();
+    return std::ranges::count(models, name) > 0 ? name : std::string_view();
   }
 
   Json Settings() const {
@@ -278,6 +292,7 @@ class QualityBench {
   const std::string work_, backend_;
   QualityResults results_;
   std::vector<QualityLine> lines_, pending_;
+  const std::string_view published_ = Published();
   std::vector<LayerStatistics> unrotated_;
   std::set<std::string, std::less<>> asked_;    // arguments whose zero-shot accuracy a line shows
   std::map<std::string, std::string> reasons_;  // of rows that did not work, by arguments
@@ -308,9 +323,11 @@ void AddQuality(CLI::App& bench, Common& common, Run& run) {
       ->check(CLI::IsMember({"paper"}))
       ->capture_default_str();
   verb->add_option("--only", a->only, "Sections, separated by commas:" + sections)->delimiter(',');
-  verb->add_option("--as", a->published, "Print what the papers publish for this model beside")
-      ->check(CLI::IsMember(
-          std::vector<std::string>(kPublishedModels.begin(), kPublishedModels.end())));
+  const auto models = PublishedModels();
+  verb->add_option("--as", a->published,
+                   "Print what the papers publish for this model beside (default: for one of the "
+                   "same shape)")
+      ->check(CLI::IsMember(std::vector<std::string>(models.begin(), models.end())));
   AddEvaluationText(*verb, a->text);
   verb->add_option("--calib", a->calibration, "Calibration text (default: a sample)");
   verb->add_option("--calib-windows", a->calibration_windows, "Windows drawn from it")

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench/quality_report.h"
 
+#include <algorithm>
+
+#include "apps/bench/published.h"
+
 namespace nibble::cli {
 namespace {
 
@@ -12,14 +16,41 @@ std::string MarkdownRow(const std::vector<std::string>& cells) {
   return fmt::format("| {} |\n", fmt::join(cells, " | "));
 }
 
+// A column of accuracies: a task, or "average" of all that were asked.
+std::vector<std::string> AccuracyColumns(const QualityReport& report, const PaperSection& section) {
+  if (!section.tasks) return {};
+  std::vector<std::string> columns = report.tasks;
+  if (columns.size() > 1) columns.emplace_back("average");
+  return columns;
+}
+
+double Accuracy(const QualityResult& result, const std::string& column) {
+  if (column != "average") return result.accuracies.at(column);
+  double sum = 0;
+  for (const auto& [task, accuracy] : result.accuracies) sum += accuracy;
+  return sum / static_cast<double>(result.accuracies.size());
+}
+
+// What the papers publish of a section for the report's model, in order of appearance.
+std::vector<std::string_view> Measures(const QualityReport& report, const PaperSection& section) {
+  std::vector<std::string_view> measures;
+  for (const PublishedFigure& f : PublishedFigures()) {
+    if (f.section == section.name && f.model == report.published &&
+        std::ranges::count(measures, f.measure) == 0) {
+      measures.push_back(f.measure);
+    }
+  }
+  return measures;
+}
+
 std::vector<std::string> Header(const QualityReport& report, const PaperSection& section) {
   std::vector<std::string> header = {"row",        "arguments",   "formats", "bits per weight",
                                      "perplexity", "gap to fp32", "seconds"};
-  if (section.tasks) {
-    for (const std::string& task : report.tasks) header.push_back(task + " %");
+  for (const std::string& column : AccuracyColumns(report, section)) {
+    header.push_back(column + " %");
   }
-  if (report.published) {
-    header.push_back(fmt::format("published, {}", kPublishedModels[*report.published]));
+  for (const std::string_view measure : Measures(report, section)) {
+    header.push_back(fmt::format("{}, published: {}", report.published, measure));
   }
   return header;
 }
@@ -28,20 +59,20 @@ std::vector<std::string> LineCells(const QualityReport& report, const QualityLin
   const PaperRow& row = *line.row;
   std::vector<std::string> cells = {
       std::string(row.name), row.recipe.empty() ? "" : fmt::format("`{}`", RowArguments(row))};
-  const size_t accuracies = line.section->tasks ? report.tasks.size() : 0;
-  if (line.result != nullptr) {
-    const QualityResult& r = *line.result;
-    cells.insert(cells.end(), {r.formats, Number(r.bits_per_weight, 2), Number(r.perplexity, 3),
-                               fmt::format("{:+.3f}", r.perplexity - report.perplexity),
-                               Number(r.quantize_seconds + r.eval_seconds, 0)});
-    for (size_t i = 0; i < accuracies; ++i) {
-      cells.push_back(Number(100 * r.accuracies.at(report.tasks[i]), 1));
-    }
+  const QualityResult* const r = line.result;
+  if (r != nullptr) {
+    cells.insert(cells.end(), {r->formats, Number(r->bits_per_weight, 2), Number(r->perplexity, 3),
+                               fmt::format("{:+.3f}", r->perplexity - report.perplexity),
+                               Number(r->quantize_seconds + r->eval_seconds, 0)});
   } else {
     cells.insert(cells.end(), {"", "", line.skipped, "", ""});
-    cells.insert(cells.end(), accuracies, "");
   }
-  if (report.published) cells.push_back(std::string(row.published[*report.published]));
+  for (const std::string& column : AccuracyColumns(report, *line.section)) {
+    cells.push_back(r == nullptr ? "" : Number(100 * Accuracy(*r, column), 1));
+  }
+  for (const std::string_view measure : Measures(report, *line.section)) {
+    cells.emplace_back(PublishedValue(line.section->name, row.name, report.published, measure));
+  }
   return cells;
 }
 
@@ -61,9 +92,10 @@ Json LineJson(const QualityReport& report, const QualityLine& line) {
   } else {
     json["skipped"] = line.skipped;
   }
-  for (size_t i = 0; i < kPublishedModels.size(); ++i) {
-    if (row.published[i].empty()) continue;
-    json["published"][kPublishedModels[i]] = ParseJson(row.published[i], "published");
+  for (const PublishedFigure& f : PublishedFigures()) {
+    if (f.section != line.section->name || f.row != row.name) continue;
+    Json& value = json["published"][std::string(f.model)][std::string(f.measure)];
+    value = Json::accept(f.value) ? Json::parse(f.value) : Json(f.value);  // some are "Inf"
   }
   return json;
 }

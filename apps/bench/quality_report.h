@@ -2,7 +2,6 @@
 // The tables of `nibble bench quality`, for people and for programs.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +18,10 @@ struct QualityLine {
 };
 
 struct QualityReport {
-  Json settings;                    // model, text, windows, ...: as --json shows them
-  double perplexity = 0;            // of the model as it is
-  std::optional<size_t> published;  // column of PaperRow::published to print beside
-  std::vector<std::string> tasks;   // columns of sections that compare accuracy
+  Json settings;                   // model, text, windows, ...: as --json shows them
+  double perplexity = 0;           // of the model as it is
+  std::string_view published;      // the model whose published figures stand beside; empty: none
+  std::vector<std::string> tasks;  // columns of sections that compare accuracy
   std::vector<QualityLine> lines;
 };
 

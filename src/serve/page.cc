@@ -2,16 +2,11 @@
 // GET /: the chat page, one file within the program.
 #include <openssl/sha.h>
 
+#include "base/embedded.h"
 #include "io/base64.h"
 #include "serve/call.h"
 
-// The page's bytes, from page/chat.html.
-asm(".pushsection .rodata\n"
-    "nibble_chat_page: .incbin \"" NIBBLE_CHAT_PAGE
-    "\"\n"
-    "nibble_chat_page_end: .byte 0\n"
-    ".popsection\n");
-extern "C" const char nibble_chat_page[], nibble_chat_page_end[];
+NIBBLE_EMBED(ChatPage, NIBBLE_CHAT_PAGE)
 
 namespace nibble::serve {
 namespace {
@@ -28,7 +23,7 @@ std::string HashOf(std::string_view page, std::string_view open, std::string_vie
 }  // namespace
 
 void Page(Call& call) {
-  const std::string_view page(nibble_chat_page, nibble_chat_page_end);
+  const std::string_view page = ChatPage();
   static const std::string policy = fmt::format(
       "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; "
       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

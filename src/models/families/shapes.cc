@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/shapes.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "models/families/family.h"
@@ -86,6 +87,15 @@ Json ShapeConfig(std::string_view name, int64_t layers) {
 
 ModelConfig FindShape(std::string_view name) {
   return ParseConfig(ShapeConfig(name), std::string(name));
+}
+
+std::string_view ShapeNameOf(const ModelConfig& c) {
+  const auto found = std::ranges::find_if(kShapes, [&](const Shape& s) {
+    return c.family == s.model_type && c.hidden_size == s.hidden_size && c.layers == s.layers &&
+           c.intermediate_size == s.intermediate_size && c.heads == s.heads &&
+           c.kv_heads == s.kv_heads && c.vocab_size == s.vocab_size;
+  });
+  return found == std::end(kShapes) ? std::string_view() : found->name;
 }
 
 }  // namespace nibble

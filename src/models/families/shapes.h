@@ -13,5 +13,7 @@ namespace nibble {
 // others. An unknown name is a usage error that lists the known ones.
 Json ShapeConfig(std::string_view name, int64_t layers = 0);
 ModelConfig FindShape(std::string_view name);
+// The first known shape with this model's family and sizes; empty: none.
+std::string_view ShapeNameOf(const ModelConfig& config);
 
 }  // namespace nibble
