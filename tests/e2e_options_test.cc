@@ -28,7 +28,7 @@ class Options : public EndToEnd {
   }
 };
 
-#ifndef NIBBLE_SLOW_BUILD  // a dry run measures how fast the machine is, and there are thirty
+#ifndef NIBBLE_SLOW_BUILD  // thirty programs, and recipe_fields_test.cc has the fields themselves
 TEST_F(Options, OfRecipesReachThePlan) {
   // Options that do not influence each other share a run.
   struct Row {

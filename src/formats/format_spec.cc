@@ -26,6 +26,7 @@ Json ToJson(const FormatSpec& spec) {
                {"group", spec.group},
                {"clip", spec.clip}};
   // Left out where they say nothing, so that plans from before they existed keep their digests.
+  if (spec.squared_clips) json["squared_clips"] = true;
   if (spec.signed_scale) json["signed_scale"] = true;
   if (spec.second_level) json["second_level"] = true;
   if (spec.sparse) json["sparse"] = "2:4";
@@ -36,10 +37,10 @@ Json ToJson(const FormatSpec& spec) {
 }
 
 FormatSpec FormatFromJson(const Json& json, const std::string& where) {
-  RefuseUnknownFields(
-      json,
-      {"bits", "symmetric", "group", "clip", "signed_scale", "second_level", "sparse", "codebook"},
-      where);
+  RefuseUnknownFields(json,
+                      {"bits", "symmetric", "group", "clip", "squared_clips", "signed_scale",
+                       "second_level", "sparse", "codebook"},
+                      where);
   const auto sparse = JsonFind<std::string>(json, "sparse", where);
   if (sparse && *sparse != "2:4") Fail("{}: sparse \"{}\"; only 2:4 is known", where, *sparse);
   const auto codebook = JsonFind<std::string>(json, "codebook", where).value_or("none");
@@ -52,6 +53,7 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
       .symmetric = JsonGet<bool>(json, "symmetric", where),
       .group = JsonGet<int64_t>(json, "group", where),
       .clip = JsonGet<double>(json, "clip", where),
+      .squared_clips = JsonFind<bool>(json, "squared_clips", where).value_or(false),
       .signed_scale = JsonFind<bool>(json, "signed_scale", where).value_or(false),
       .second_level = JsonFind<bool>(json, "second_level", where).value_or(false),
       .sparse = sparse.has_value(),

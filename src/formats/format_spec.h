@@ -30,6 +30,7 @@ struct FormatSpec {
   // 2.4-norm of the error (weights), or per linear on calibration data (activations of a recipe; a
   // plan has the clip that was found).
   double clip = 1.0;
+  bool squared_clips = false;  // weights, clip 0: the 2-norm of the error instead
   // Symmetric activations: the scale has the sign that puts the element of largest magnitude on the
   // lowest code, which a positive scale leaves unused.
   bool signed_scale = false;

@@ -11,7 +11,7 @@ constexpr int64_t kMaxTokens = kBest.windows * kBest.context;  // that an expert
 }
 
 std::span<const Effort> Efforts() {
-  static constexpr std::array kAll = {kFast, kBalanced, kBest};
+  static constexpr std::array kAll = {kFast, kBalanced, kBest, kPaper};
   return kAll;
 }
 

@@ -29,6 +29,12 @@ inline constexpr Effort kBalanced = {"balanced", "16 windows of 512 tokens", 16,
 inline constexpr Effort kBest = {
     "best", "32 windows of 2048 tokens, learned scales", 32, 2048, 4, true, 3};
 
+inline constexpr Effort kPaper = {
+    "paper", "128 windows of 2048 tokens, as the papers calibrate; learned scales",
+    128,     2048,
+    0,       true,
+    3};
+
 std::span<const Effort> Efforts();
 const Effort& FindEffort(std::string_view name);  // unknown: usage error listing the known ones
 

@@ -9,10 +9,10 @@
 namespace nibble {
 namespace {
 
-constexpr const Recipe* kRecipes[] = {&kW4a8Recipe,   &kQuarotRecipe, &kNibbleRecipe,
-                                      &kQuikRecipe,   &kAtomRecipe,   &kQuipsharpRecipe,
-                                      &kQserveRecipe, &kGptqRecipe,   &kSmoothquantRecipe,
-                                      &kRtnRecipe,    &kStoredRecipe};
+constexpr const Recipe* kRecipes[] = {&kW4a8Recipe,        &kQuarotRecipe, &kQuarotPaperRecipe,
+                                      &kNibbleRecipe,      &kQuikRecipe,   &kAtomRecipe,
+                                      &kQuipsharpRecipe,   &kQserveRecipe, &kGptqRecipe,
+                                      &kSmoothquantRecipe, &kRtnRecipe,    &kStoredRecipe};
 
 }  // namespace
 

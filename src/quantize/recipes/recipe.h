@@ -162,6 +162,7 @@ struct Recipe {
 extern const Recipe kRtnRecipe;
 extern const Recipe kGptqRecipe;
 extern const Recipe kQuarotRecipe;
+extern const Recipe kQuarotPaperRecipe;
 extern const Recipe kQuikRecipe;
 extern const Recipe kAtomRecipe;
 extern const Recipe kSmoothquantRecipe;

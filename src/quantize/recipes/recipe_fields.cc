@@ -151,6 +151,12 @@ Reason NeedsGrid(const Recipe& r) {
   return r.weights.lattice() ? "points of a lattice have no grid" : NeedsWeights(r);
 }
 
+Reason NeedsSearchedClips(const Recipe& r) {
+  const Reason reason = NeedsGrid(r);
+  return reason.empty() && r.weights.clip > 0 ? "clips of weights are not searched; use --w-clip 0"
+                                              : reason;
+}
+
 Reason NeedsFewBits(const Recipe& r) {
   return r.weights.bits <= 4 ? "" : "weights of more than 4 bits are numbers";
 }
@@ -219,6 +225,9 @@ std::vector<RecipeField> LinearFields() {
        SetFormats<&FormatSpec::signed_scale, kActs>, NeedsActs},
       {"w-clip", kShare, "Clip of weights; 0 = searched", SetFormats<&FormatSpec::clip, kWeights>,
        NeedsGrid},
+      {"squared-clips", Switch("power-clips"),
+       "Searched clips of weights make the sum of squared errors smallest, not of |error|^2.4",
+       SetFormats<&FormatSpec::squared_clips, kWeights>, NeedsSearchedClips},
       {"a-clip", kShare, "Clip of activations; 0 = searched for each linear on calibration data",
        SetFormats<&FormatSpec::clip, kActs>, NeedsActs},
       {"sparse", Names({"none", "2:4"}), "Weights that are 0: 2:4 (two of four inputs) or none",

@@ -26,11 +26,10 @@ float Power24(float x) {
   return (a * a) * ((z * z) * (z * z));
 }
 
-}  // namespace
-
 // The order of additions is that of 64 sums side by side, whatever the machine's vectors.
-NIBBLE_TARGET_CLONES float ClipError(std::span<const float> values, const WeightGrid& grid,
-                                     float limit) {
+template <typename Power>
+[[gnu::always_inline]] inline float SumOf(std::span<const float> values, const WeightGrid& grid,
+                                          float limit, const Power& power) {
   constexpr size_t kLanes = 64;
   const float inverse = 1.0f / grid.scale, scale = grid.scale;
   const float low = static_cast<float>(grid.low - grid.zero);
@@ -41,7 +40,7 @@ NIBBLE_TARGET_CLONES float ClipError(std::span<const float> values, const Weight
     const size_t count = std::min(kLanes, values.size());
     for (size_t i = 0; i < count; ++i) {
       const float step = std::min(std::max(RoundToEven(x[i] * inverse), low), high);
-      sums[i] += Power24(step * scale - x[i]);
+      sums[i] += power(step * scale - x[i]);
     }
     values = values.subspan(count);
     total = 0;
@@ -50,6 +49,18 @@ NIBBLE_TARGET_CLONES float ClipError(std::span<const float> values, const Weight
     }
   }
   return total;
+}
+
+}  // namespace
+
+NIBBLE_TARGET_CLONES float ClipError(std::span<const float> values, const WeightGrid& grid,
+                                     float limit) {
+  return SumOf(values, grid, limit, Power24);
+}
+
+NIBBLE_TARGET_CLONES float SquaredClipError(std::span<const float> values, const WeightGrid& grid,
+                                            float limit) {
+  return SumOf(values, grid, limit, [](float x) { return x * x; });
 }
 
 }  // namespace nibble

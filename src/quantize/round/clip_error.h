@@ -11,5 +11,7 @@ namespace nibble {
 // Sum over the values of |error|^2.4 once rounded to the grid; given up (any value >= limit) as
 // soon as it reaches limit.
 float ClipError(std::span<const float> values, const WeightGrid& grid, float limit);
+// The same of error^2.
+float SquaredClipError(std::span<const float> values, const WeightGrid& grid, float limit);
 
 }  // namespace nibble

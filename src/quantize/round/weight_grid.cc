@@ -84,11 +84,12 @@ WeightGrid FindGrid(std::span<const double> values, const FormatSpec& format, fl
   std::vector<float> narrow(values.begin(), values.end());
   const auto [lo, hi] = RangeOf(narrow);
   if (format.clip > 0) return GridOf(lo, hi, static_cast<float>(format.clip), format, row_scale);
+  const auto error_of = format.squared_clips ? SquaredClipError : ClipError;
   WeightGrid best = GridOf(lo, hi, 1, format, row_scale);
   float best_error = std::numeric_limits<float>::infinity();
   for (int i = 0; i < 80; ++i) {
     const WeightGrid grid = GridOf(lo, hi, 1 - static_cast<float>(i) / 100, format, row_scale);
-    const float error = ClipError(narrow, grid, best_error);
+    const float error = error_of(narrow, grid, best_error);
     if (error < best_error) {
       best = grid;
       best_error = error;

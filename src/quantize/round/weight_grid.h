@@ -23,9 +23,9 @@ struct WeightGrid {
 };
 
 // format.clip > 0: the range times clip. format.clip == 0: of the ranges times 1.00, 0.99 ... 0.21
-// the one with the smallest sum |error|^2.4, searched in fp32 (QuaRot's and QUIK's search, which
-// their RTN path ran in fp16). row_scale: of a second level; scales are the nearest multiples of it
-// whose codes fit into 8 bits.
+// the one with the smallest sum |error|^2.4 (of QuaRot's and QUIK's code) or error^2 (of QuaRot's
+// paper: format.squared_clips), searched in fp32. row_scale: of a second level; scales are the
+// nearest multiples of it whose codes fit into 8 bits.
 WeightGrid FindGrid(std::span<const double> values, const FormatSpec& format, float row_scale = 0);
 
 // The row scale of a second level for a row of weights: as small as lets every group have the scale
