@@ -148,7 +148,7 @@ void SetCodebook(Recipe& r, double value) {
 
 Reason NeedsGrid(const Recipe& r) {
   if (r.weights.e2m1()) return "floats of 4 bits have the range of their weights";
-  return r.weights.lattice() ? "points of a lattice have no grid" : NeedsWeights(r);
+  return r.weights.lattice() ? "codewords of a lattice have no grid" : NeedsWeights(r);
 }
 
 Reason NeedsSearchedClips(const Recipe& r) {
@@ -233,9 +233,8 @@ std::vector<RecipeField> LinearFields() {
       {"sparse", Names({"none", "2:4"}), "Weights that are 0: 2:4 (two of four inputs) or none",
        SetFormats<&FormatSpec::sparse, kWeights>, NeedsWeights},
       {"codebook", Names({std::begin(kCodebookNames), std::end(kCodebookNames)}),
-       "Weights that are no integers: of 2 to 4 bits, eight a point of a lattice (e8p, QuIP#); of "
-       "4 "
-       "bits, floats as in MXFP4 (e2m1, only to nearest)",
+       "Weights that are no integers: of 2 to 4 bits, eight a codeword of a lattice (e8p, QuIP#); "
+       "of 4 bits, floats as in MXFP4 (e2m1, only to nearest)",
        SetCodebook, NeedsFewBits},
       {"tail", Whole(0, 4000),
        "Outlier channels: the last so many; where an eighth of hidden_size is less, of 4096 in "
