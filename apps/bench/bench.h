@@ -23,6 +23,7 @@ struct BenchArguments {
   RecipeChanges changes;
   std::string text;  // a file
   int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128, pages = 100;
+  bool full = false;
 };
 
 struct Timing {

@@ -98,6 +98,8 @@ void AddKernelVerbs(const Verbs& verbs) {
                 "nibble bench paper --device cuda:0", RunPaper);
   paper.add_option("--shape", r.shape,
                    "Products and layers of this shape alone; else of llama2-7b and llama2-70b");
+  paper.add_flag("--full", r.full,
+                 "Every batch and length of the paper's Tables 14 to 17, and llama2-13b, too");
   r.usual = kQuarotRecipe;
   r.usual.activations.bits = 8;
   AddRecipe(paper, r);

@@ -154,23 +154,31 @@ void RunPaper(const BenchArguments& a, const Common& common) {
   const std::vector<cpu::Peak> peaks = MeasureGpuPeaks(a.repeats);
   PaperTable table({peaks[0].median, peaks[1].median});
   const PaperBench bench = {a, common.device, *backend, table};
-  const auto shape = [&](const std::string& name, int64_t tokens, int64_t long_context) {
+  const auto shape = [&](const std::string& name, int64_t prompts, int64_t long_context) {
     BenchArguments one = a;
     one.shape = name, one.layers = 1;
     const Network network = BenchNetwork(one);
-    Linears(bench, name, network, tokens);
+    const auto batches = [&](const std::vector<int64_t>& usual) {
+      return a.full ? std::vector<int64_t>{1, 2, 4, 8, 16, 32} : usual;
+    };
+    for (const int64_t batch : batches({prompts})) {
+      Linears(bench, name, network, batch * kPromptTokens);
+    }
     DecodeLinears(bench, name, network);
     BenchLayers(bench, name, network);
     if (!a.shape.empty()) return;  // all parts below are the same for any weights
-    for (const int64_t batch : {1, 8, 32}) BenchDecodeAttention(bench, network, batch, 2048);
+    for (const int64_t batch : batches({1, 8, 32})) {
+      BenchDecodeAttention(bench, network, batch, 2048);
+    }
     if (long_context == 0) return;
     for (const int64_t batch : {1, 8}) BenchDecodeAttention(bench, network, batch, long_context);
   };
   if (a.shape.empty()) {
-    shape("llama2-7b", kPromptTokens, 0);
-    shape("llama2-70b", 8 * kPromptTokens, 32768);
+    shape("llama2-7b", 1, 0);
+    if (a.full) shape("llama2-13b", 1, 0);
+    shape("llama2-70b", 8, 32768);
   } else {
-    shape(a.shape, kPromptTokens, 0);
+    shape(a.shape, 1, 0);
   }
   table.Print(common.json);
 }

@@ -45,7 +45,7 @@ class PaperTable {
  private:
   Ceilings ceilings_;
   std::vector<std::vector<std::string>> rows_ = {
-      {"what", "shape", "us", "TOPS", "GB/s", "% of peak", "time of others / Nibble"}};
+      {"what", "shape", "us", "TOPS", "GB/s", "% of peak", "time of others / Nibble", "paper"}};
   Json json_ = Json::array();
 };
 
@@ -65,7 +65,8 @@ inline constexpr int64_t kCachedBytes = 200 << 20;  // weights in turn, so that 
 // paper_layers.cc: whole layers of prompts and of decode steps beside 16-bit ones, and the
 // memory they take.
 void BenchLayers(const PaperBench& bench, const std::string& name, const Network& network);
-// paper_attention.cc: attention of one token in each of `batch` sequences over `keys`.
+// paper_attention.cc: attention of one token in each of `batch` sequences over `keys`, by itself
+// and behind what appends the token to the cache.
 void BenchDecodeAttention(const PaperBench& bench, const Network& network, int64_t batch,
                           int64_t keys);
 

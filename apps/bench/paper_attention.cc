@@ -14,9 +14,11 @@ class AttentionRun {
         spec_{.heads = network.config.heads,
               .scale = 1 / std::sqrt(static_cast<float>(kv_.head_dim))},
         copies_(copies),
+        ropes_(backend, network.config.ropes, keys),
         q_(RandomIntermediates(backend, batch * spec_.heads * kv_.head_dim)),
+        k_(RandomIntermediates(backend, batch * kv_.kv_heads * kv_.head_dim)),
+        v_(RandomIntermediates(backend, batch * kv_.kv_heads * kv_.head_dim)),
         out_(RandomIntermediates(backend, batch * spec_.heads * kv_.head_dim)) {
-    const BackendRopes ropes(backend, network.config.ropes, keys);
     auto q = RandomIntermediates(backend, keys * spec_.heads * kv_.head_dim);
     auto k = RandomIntermediates(backend, keys * kv_.kv_heads * kv_.head_dim);
     const auto v = RandomIntermediates(backend, keys * kv_.kv_heads * kv_.head_dim);
@@ -25,17 +27,21 @@ class AttentionRun {
       cache.Reserve(keys);
       SequenceSlice all = cache.Slice(0, keys);
       for (int copy = 0; copy < copies; ++copy, Next(all)) {
-        backend.RopeAndAppend(q.data(), k.data(), v.data(), spec_, ropes.view(0), kv_, {&all, 1});
+        backend.RopeAndAppend(q.data(), k.data(), v.data(), spec_, ropes_.view(0), kv_, {&all, 1});
       }
       cache.Advance(keys - 1);
       slices_.push_back(cache.Slice(i, 1));
     }
   }
 
-  void Run() {
-    backend_.Run(ops_, slices_, [&] {
+  void Run(bool appends) {
+    backend_.Run(appends ? appending_ : ops_, slices_, [&] {
       std::vector<SequenceSlice> layer = slices_;
       for (int copy = 0; copy < copies_; ++copy) {
+        if (appends) {
+          backend_.RopeAndAppend(q_.data(), k_.data(), v_.data(), spec_, ropes_.view(0), kv_,
+                                 layer);
+        }
         backend_.Attention(q_.data(), spec_, kv_, layer, out_.data());
         for (SequenceSlice& s : layer) Next(s);
       }
@@ -53,11 +59,11 @@ class AttentionRun {
   const KvSpec kv_;
   const AttentionSpec spec_;
   const int copies_;
-  Buffer<Intermediate> q_;
-  Buffer<Intermediate> out_;
+  const BackendRopes ropes_;
+  Buffer<Intermediate> q_, k_, v_, out_;
   std::vector<KvCache> caches_;
   std::vector<SequenceSlice> slices_;
-  const OpsId ops_;
+  const OpsId ops_, appending_;
 };
 
 }  // namespace
@@ -69,8 +75,10 @@ void BenchDecodeAttention(const PaperBench& bench, const Network& network, int64
   const int64_t bytes = batch * BytesRead(network.caches[0], keys);
   const int64_t bf16_bytes = 4 * batch * keys * config.kv_heads * config.head_dim;
   AttentionRun run(bench.backend, network, batch, keys, copies(bytes));
-  Contender nibble{"Nibble", [&] { run.Run(); }, static_cast<double>(copies(bytes))};
-  std::vector<Contender*> all = {&nibble};
+  const auto units = static_cast<double>(copies(bytes));
+  Contender nibble{"Nibble", [&] { run.Run(false); }, units};
+  Contender whole{"Nibble", [&] { run.Run(true); }, units};
+  std::vector<Contender*> all = {&nibble, &whole};
   std::unique_ptr<cuda::Bf16Attention> peer;
   Contender bf16{"bf16", [&] { peer->Run(); }, static_cast<double>(copies(bf16_bytes))};
   try {
@@ -86,9 +94,12 @@ void BenchDecodeAttention(const PaperBench& bench, const Network& network, int64
     Note("no bf16 attention: {}\n", error.what());
   }
   TakeTurns(all, bench.arguments.repeats);
-  bench.table.Add(fmt::format("attention, decode, {}/{} heads", config.heads, config.kv_heads),
-                  fmt::format("batch {}, {} keys", batch, keys),
-                  {.bytes = static_cast<double>(bytes)}, nibble, {all.begin() + 1, all.end()});
+  const std::string what =
+      fmt::format("attention, decode, {}/{} heads", config.heads, config.kv_heads);
+  const std::string shape = fmt::format("batch {}, {} keys", batch, keys);
+  const PaperTable::Work work = {.bytes = static_cast<double>(bytes)};
+  bench.table.Add(what, shape, work, nibble, {all.begin() + 2, all.end()});
+  bench.table.Add("append, " + what, shape, work, whole, {all.begin() + 2, all.end()});
 }
 
 }  // namespace nibble::cli

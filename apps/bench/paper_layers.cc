@@ -128,29 +128,37 @@ void Layers(const PaperBench& bench, const std::string& what, const std::string&
   bench.table.Add(what, shape, work, nibble, {all.begin() + 1, all.end()});
 }
 
-// The memory that a layer takes on the GPU to decode behind `context` tokens: weights, cache,
-// working memory. The bf16 layer is counted with weights and cache alone.
+// The memory that a layer takes on the GPU to decode behind `context` tokens, beside that of a
+// layer in bf16: weights, cache, working memory.
 void Memory(const PaperBench& bench, const std::string& name, const Network& network, int64_t batch,
             int64_t context) {
   const ModelConfig& config = network.config;
   const auto backend = MakeBackend(bench.device, false);
   const BackendRopes ropes(*backend, config.ropes, context);  // of all layers
-  const int64_t before = cuda::RequestedDeviceBytes();
-  LayerRun(*backend, network, ropes, {batch, 1, context - 1}, 1).Run();
-  CublasProduct::Wait();
-  const auto bytes = static_cast<double>(cuda::RequestedDeviceBytes() - before);
-  int64_t bf16 = 4 * batch * context * config.kv_heads * config.head_dim;
-  for (const auto& [role, linear] : network.layers[0].linears) {
-    bf16 += 2 * linear.weights.rows * linear.weights.cols;
-  }
+  const Steps steps = {batch, 1, context - 1};
+  const auto requested = [](const auto& run) {
+    const int64_t before = cuda::RequestedDeviceBytes();
+    run();
+    CublasProduct::Wait();
+    return static_cast<double>(cuda::RequestedDeviceBytes() - before);
+  };
+  const double bytes = requested([&] { LayerRun(*backend, network, ropes, steps, 1).Run(); });
+  const double bf16 = requested([&] {
+    if (const auto layer = Bf16LayerOf(config, steps, 1)) layer->Run();
+  });
+  if (bf16 == 0) return;
   bench.table.AddMemory(name + " layer, memory", fmt::format("batch {}, {} tokens", batch, context),
-                        bytes, static_cast<double>(bf16));
+                        bytes, bf16);
 }
 
 }  // namespace
 
 void BenchLayers(const PaperBench& bench, const std::string& name, const Network& network) {
-  for (const int64_t batch : {1, 4, 16}) {
+  const bool full = bench.arguments.full;
+  std::vector<int64_t> batches = {1, 4, 16}, contexts = {256, 1024, 4096};
+  if (full) batches.insert(batches.end(), {32, 64});
+  if (full) contexts = {256, 512, 1024, 2048, 4096};
+  for (const int64_t batch : batches) {
     Layers(bench, name + " layer", fmt::format("{} x {} tokens", batch, kSequence), network,
            {batch, kSequence, 0}, 1);
   }
@@ -159,7 +167,7 @@ void BenchLayers(const PaperBench& bench, const std::string& name, const Network
            {batch, 1, kContext - 1}, kDecodeLayers);
   }
   for (const int64_t batch : {1, 16}) {
-    for (const int64_t context : {256, 1024, 4096}) Memory(bench, name, network, batch, context);
+    for (const int64_t context : contexts) Memory(bench, name, network, batch, context);
   }
 }
 

@@ -7,7 +7,8 @@
 #include "base/embedded.h"
 #include "base/error.h"
 
-NIBBLE_EMBED(PublishedText, NIBBLE_PUBLISHED)
+NIBBLE_EMBED(PublishedText, NIBBLE_BENCH_FOLDER "/published.tsv")
+NIBBLE_EMBED(PublishedSpeeds, NIBBLE_BENCH_FOLDER "/speeds.tsv")
 
 namespace nibble::cli {
 namespace {
@@ -20,18 +21,25 @@ std::string_view TakeUntil(std::string_view& text, char separator) {
   return part;
 }
 
-std::vector<PublishedFigure> ReadFigures() {
-  std::vector<PublishedFigure> figures;
-  std::string_view text = PublishedText();
-  TakeUntil(text, '\n');  // names of the columns
+// The rows of a table behind the one with names.
+template <size_t kColumns>
+std::vector<std::array<std::string_view, kColumns>> Rows(std::string_view text) {
+  std::vector<std::array<std::string_view, kColumns>> rows;
+  TakeUntil(text, '\n');
   while (!text.empty()) {
     std::string_view line = TakeUntil(text, '\n');
-    std::array<std::string_view, 6> cells;
-    for (std::string_view& cell : cells) {
-      NIBBLE_CHECK(!line.empty(), "published.tsv: line {} has too few cells", figures.size() + 2);
+    for (std::string_view& cell : rows.emplace_back()) {
+      NIBBLE_CHECK(!line.empty(), "line {} has too few cells", rows.size() + 1);
       cell = TakeUntil(line, '\t');
     }
-    figures.push_back({cells[0], cells[1], cells[2], cells[3], cells[4], cells[5]});
+  }
+  return rows;
+}
+
+std::vector<PublishedFigure> ReadFigures() {
+  std::vector<PublishedFigure> figures;
+  for (const auto& c : Rows<6>(PublishedText())) {
+    figures.push_back({c[0], c[1], c[2], c[3], c[4], c[5]});
   }
   return figures;
 }
@@ -59,6 +67,13 @@ std::string_view PublishedValue(std::string_view section, std::string_view row,
     }
   }
   return {};
+}
+
+std::string_view PublishedSpeed(std::string_view what, std::string_view shape) {
+  static const auto rows = Rows<4>(PublishedSpeeds());
+  const auto found = std::ranges::find_if(
+      rows, [&](const auto& row) { return row[1] == what && row[2] == shape; });
+  return found == rows.end() ? std::string_view() : (*found)[3];
 }
 
 }  // namespace nibble::cli

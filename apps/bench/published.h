@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the papers publish for the rows of their tables, as data (published.tsv).
+// What the papers publish for the rows of their tables, as data (published.tsv, speeds.tsv).
 #pragma once
 
 #include <span>
@@ -23,5 +23,9 @@ std::vector<std::string_view> PublishedModels();
 // The figure as printed; empty: there is none.
 std::string_view PublishedValue(std::string_view section, std::string_view row,
                                 std::string_view model, std::string_view measure);
+
+// What QuaRot's Tables 14 to 17 have for a line of `bench paper`, fp16 beside 4 bits; empty:
+// nothing.
+std::string_view PublishedSpeed(std::string_view what, std::string_view shape);
 
 }  // namespace nibble::cli
