@@ -50,9 +50,10 @@ void AddLoadBits(CLI::App& verb, int& bits) {
 
 void AddLoading(CLI::App& verb, Loading& loading) {
   AddLoadBits(verb, loading.bits);
-  verb.add_flag("!--no-keep", loading.keep,
-                "Neither keep weights of 4 or 8 bits for the next start, in nibble/rounded of the "
-                "user's cache, nor take kept ones");
+  verb.add_flag_callback(
+      "--no-keep", [&loading] { loading.keep = false; },
+      "Neither keep weights of 4 or 8 bits for the next start, in nibble/rounded of the "
+      "user's cache, nor take kept ones");
 }
 
 namespace {

@@ -85,7 +85,7 @@ std::optional<std::string> LineEditor::Line(const char* prompt) {
   const char* line = el_gets(edit_, &count);
   if (marks) Note("{}", kNoMarks);
   if (given_up_) return Note("^C\n"), "";
-  if (line == nullptr || count <= 0) return std::nullopt;
+  if (line == nullptr || count <= 0) return Note("\n"), std::nullopt;  // Ctrl-D moves no cursor
   return std::string(line, static_cast<size_t>(count) - (line[count - 1] == '\n'));
 }
 

@@ -173,9 +173,8 @@ void PrintReport(const QuantizeReport& r) {
   }
   if (!r.scale_tuning_skipped.empty())
     fmt::print("scales          not learned: {}\n", r.scale_tuning_skipped);
-  fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",
-             BytesText(r.output_bytes), r.quantized_bits_per_weight, DurationText(r.seconds));
-  fmt::print("next            nibble chat {0}; nibble eval ppl {0} --text FILE\n", r.output);
+  fmt::print("size            {} ({:.2f} bits per quantized weight)\n", BytesText(r.output_bytes),
+             r.quantized_bits_per_weight);
 }
 
 Json DryRunJson(const QuantizeReport& report) {
@@ -229,10 +228,17 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
   const QuantizeReport report = Quantize(a.options);
   if (!common.json) PrintReport(report);
   Json json = ReportJson(report);
+  double seconds = report.seconds;
   if (a.loss_windows > 0) {
     const Loss loss = MeasureLoss(a.options, report, a.loss_windows);
     json["loss"] = LossJson(loss);
+    seconds += loss.seconds;
     if (!common.json) fmt::print("lost            {}\n", LossText(loss, report));
+  }
+  if (!common.json) {
+    fmt::print(
+        "time            {0}\nnext            nibble chat {1}; nibble eval ppl {1} --text FILE\n",
+        DurationText(seconds), report.output);
   }
   if (a.options.calibration_text.empty() && report.recipe.calibrates()) {
     Note(

@@ -24,7 +24,10 @@ std::unique_ptr<Backend> MakeGpuBackend(const std::string& device, bool decoded)
 #ifdef NIBBLE_HAS_CUDA
   return MakeCudaBackend(device);
 #else
-  FailUsage("--device {}: this program was built without CUDA and knows only \"cpu\"", device);
+  FailUsage(
+      "--device {}: this program was built without CUDA (cmake -DNIBBLE_CUDA=ON) and knows only "
+      "\"cpu\"",
+      device);
 #endif
 }
 
