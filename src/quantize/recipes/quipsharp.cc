@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// QuIP# (Tseng et al. 2024): weights of 2 bits (or 3, 4), eight at a time a point of the E8
+// QuIP# (Tseng et al. 2024): weights of 2 bits (or 3, 4), eight at a time a codeword of the E8
 // lattice, behind QuaRot's rotations. Fine-tuning is --learned-scales: of what QuIP# tunes, the
 // vectors on the output side and the head. docs/quality.md has the rest.
 #include "quantize/recipes/recipe.h"

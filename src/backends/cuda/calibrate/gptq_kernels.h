@@ -55,7 +55,7 @@ struct CodesOnDevice {
   int bits;
   bool sparse;                // GptqRounding::sparse
   uint32_t* codewords;        // [rows, columns / 8], or null: each column is rounded by itself
-  const LatticeWords* words;  // decode points
+  const LatticeWords* words;  // of the codewords
 };
 
 struct RoundArguments {
