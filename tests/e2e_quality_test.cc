@@ -12,6 +12,7 @@ namespace fs = std::filesystem;
 using testing::AnyOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 
 class QualityVerb : public EndToEnd {
  protected:
@@ -74,6 +75,19 @@ TEST_F(QualityVerb, EveryRowIsUnderstoodOrHasAReason) {
   }
   EXPECT_GE(sections.size(), 14u);
   EXPECT_GE(names.size(), 70u);
+}
+
+TEST_F(QualityVerb, PublishedFiguresStandBesideTheModelThatIsNamed) {
+  const auto tables = [&](const Arguments& more) {
+    const Result r = Nibble(Command("work", Arguments{"--dry-run", "--only", "methods"} + more));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.out;
+  };
+  const std::string named = tables({"--as", "llama2-7b"}), other = tables({});
+  EXPECT_THAT(named, HasSubstr("llama2-7b, published: perplexity |"));
+  EXPECT_THAT(named, ContainsRegex("\\| SmoothQuant \\|.*\\| 83.12 \\|"));
+  EXPECT_THAT(named, ContainsRegex("\\| OmniQuant \\|.*published only.*\\| 14.26 \\|"));
+  EXPECT_THAT(other, Not(AnyOf(HasSubstr("published"), HasSubstr("OmniQuant"))));
 }
 
 #ifndef NIBBLE_SLOW_BUILD  // recipes and tasks have sanitized tests of their own

@@ -12,8 +12,8 @@ struct PublishedFigure {
   std::string_view source;        // "QuaRot, Table 1"
   std::string_view section, row;  // of PaperSuite(); a row that is not there is one of that section
   std::string_view model;         // "llama2-7b"
-  std::string_view
-      measure;             // "perplexity" on WikiText-2, a task's accuracy in %, "average" of them
+  // "perplexity" on WikiText-2, "c4" and "ptb" likewise, a task's accuracy in %, "average" of them.
+  std::string_view measure;
   std::string_view value;  // as printed
 };
 

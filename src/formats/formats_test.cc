@@ -48,6 +48,7 @@ TEST(FormatSpecTest, JsonRoundTrip) {
                                  .symmetric = symmetric,
                                  .group = group,
                                  .clip = 1.0 / (bits + 1),
+                                 .squared_clips = symmetric,
                                  .sparse = group == 128 && bits < 16};
         EXPECT_EQ(FormatFromJson(ParseJson(ToJson(spec).dump(), "f"), "f"), spec);
         FormatSpec levels = spec;

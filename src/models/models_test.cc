@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "models/families/family.h"
+#include "models/families/shapes.h"
 #include "models/import/open_network.h"
 #include "models/models_testing.h"
 #include "models/network.h"
@@ -64,6 +65,13 @@ Json MixtralConfig() {
   config["num_local_experts"] = 4;
   config["num_experts_per_tok"] = 2;
   return config;
+}
+
+TEST(Config, KnownShapesAreFoundByTheirSizes) {
+  ModelConfig config = FindShape("llama2-13b");
+  EXPECT_EQ(ShapeNameOf(config), "llama2-13b");
+  config.layers -= 1;
+  EXPECT_EQ(ShapeNameOf(config), "");
 }
 
 TEST(Config, AMixtureHasARouterAndExperts) {

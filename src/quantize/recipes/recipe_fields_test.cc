@@ -133,6 +133,7 @@ TEST_F(IdleFields, AreErrors) {
            {kGptqRecipe, "a-clip=0.9", "--a-clip 0.9", "not quantized"},
            {kGptqRecipe, "calib-quantized", "--calib-quantized", "neither"},
            {kRtnRecipe, "two-level", "--two-level", "--w-group"},
+           {kQuarotRecipe, "w-clip=1,squared-clips", "--squared-clips", "--w-clip 0"},
            {kRtnRecipe, "order=largest", "--order largest", "neither"},
            {kQuipsharpRecipe, "foem=0.1", "--foem 0.1", "lattice"},
            {kGptqRecipe, "kv-asym", "--kv-asym", "cache"}}) {

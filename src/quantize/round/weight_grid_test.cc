@@ -31,13 +31,17 @@ TEST(WeightGrid, SymmetricAndAsymmetricGridsCoverTheirRange) {
 
 TEST(WeightGrid, SearchFindsTheBestOfAllClips) {
   const Matrix<double> w = RandomMatrix(1, 256, 3);
-  for (const bool symmetric : {true, false}) {
+  for (const auto& [symmetric, squared] :
+       {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
+    const double power = squared ? 2 : 2.4;
     const auto error = [&](const WeightGrid& grid) {
       double sum = 0;
-      for (double v : w.data) sum += std::pow(std::fabs(grid.Value(grid.Code(v)) - v), 2.4);
+      for (double v : w.data) sum += std::pow(std::fabs(grid.Value(grid.Code(v)) - v), power);
       return sum;
     };
-    const double found = error(FindGrid(w.data, {.bits = 3, .symmetric = symmetric, .clip = 0}));
+    const FormatSpec searched = {
+        .bits = 3, .symmetric = symmetric, .clip = 0, .squared_clips = squared};
+    const double found = error(FindGrid(w.data, searched));
     double best = INFINITY;
     for (int i = 0; i < 80; ++i) {
       best = std::min(
