@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "engine/generation_config.h"
 #include "measure/random_network.h"
 #include "models/families/family.h"
 #include "models/families/shapes.h"
@@ -46,7 +47,9 @@ std::string BenchName(const BenchArguments& a, const Network& network) {
 void WriteTokens(Model& model, std::span<const Model::Sequence> sequences) {
   std::vector<int32_t> rows(sequences.size());
   std::iota(rows.begin(), rows.end(), 0);
-  model.ArgMax(model.Forward(sequences), static_cast<int64_t>(rows.size()), rows);
+  const LikelyQuery query = *QueryOf(GenerationConfig().ForAnswers());
+  const std::vector<LikelyQuery> queries(rows.size(), query);
+  model.FindLikely(model.Forward(sequences), static_cast<int64_t>(rows.size()), rows, queries);
 }
 
 std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count) {

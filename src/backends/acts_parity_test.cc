@@ -174,8 +174,35 @@ TEST_P(ActsParityTest, NormsAreAdded) {
   }
 }
 
-TEST_P(ActsParityTest, TheArgMaxOfARowIsTheFirstOfTheLargest) {
-  for (const int64_t width : {1, 31, 4099}) {
+// Compares with plain loops in double. A capped logit may be off by some roundings of the cap; a
+// lane adds up to 1024 values.
+void ExpectLikely(const Likely& ours, std::vector<double> row, double cap, LikelyQuery query) {
+  if (cap > 0) {
+    for (double& logit : row) logit = cap * std::tanh(logit / cap);
+  }
+  const double top = *std::ranges::max_element(row), error = 8 * cap * kUlp;
+  double total = 0;
+  size_t sure = 0, possible = 0;
+  for (const double logit : row) {
+    total += std::exp((logit - top) * double{query.cold});
+    sure += logit >= top - double{query.window} + 2 * error ? 1 : 0;
+    possible += logit >= top - double{query.window} - 2 * error - kUlp * std::fabs(top) ? 1 : 0;
+  }
+  if (query.cold > 0) EXPECT_NEAR(ours.total, total, 1100 * kUlp * total);
+  ASSERT_EQ(ours.complete, ours.tokens.size() <= kMaxLikely && possible <= kMaxLikely);
+  if (!ours.complete) return;
+  ASSERT_GE(ours.tokens.size(), std::max(sure, size_t{1}));
+  ASSERT_LE(ours.tokens.size(), possible);
+  for (size_t i = 0; i < ours.tokens.size(); ++i) {
+    const LikelyToken& token = ours.tokens[i];
+    EXPECT_NEAR(double{token.logit}, row[static_cast<size_t>(token.id)], error);
+    if (i > 0) EXPECT_TRUE(ours.tokens[i - 1].before(token));
+  }
+}
+
+// Tokens, their order and the sum over all, up to the error of an exp and of sums of some thousand.
+TEST_P(ActsParityTest, LikelyTokensOfRowsAreFound) {
+  for (const int64_t width : {1, 31, 4099, 70000}) {
     constexpr int64_t kRows = 6;
     auto logits = RandomVector(rng_, kRows * width);
     const auto row = [&](int64_t r) { return logits.begin() + r * width; };
@@ -185,11 +212,16 @@ TEST_P(ActsParityTest, TheArgMaxOfARowIsTheFirstOfTheLargest) {
     *(row(4) + width - 1) = -INFINITY;
     for (auto it = row(5); it != row(5) + width; ++it) *it = -std::fabs(*it) - 1;
     const Buffer<float> device = Copy(logits);
-    const std::vector<int32_t> ids = ours_->ArgMax(device.data(), kRows, width);
-    ASSERT_EQ(ids.size(), size_t{kRows});
-    for (int64_t r = 0; r < kRows; ++r) {
-      const auto best = std::max_element(row(r), row(r) + width) - row(r);
-      EXPECT_EQ(ids[static_cast<size_t>(r)], r == 3 || r == 4 ? -1 : best) << width << ", " << r;
+    const std::vector<LikelyQuery> queries = {{}, {}, {}, {}, {1.5f, 1}, {0.7f, 2.5f}};
+    for (const float cap : {0.0f, 4.0f}) {
+      const auto found = ours_->FindLikelyRows(device.data(), width, cap, queries);
+      ASSERT_EQ(found.size(), size_t{kRows});
+      for (int64_t r = 0; r < kRows; ++r) {
+        SCOPED_TRACE(testing::Message() << width << ", " << r << ", " << cap);
+        const Likely& ours = found[static_cast<size_t>(r)];
+        ASSERT_EQ(ours.finite, r != 3 && r != 4);
+        if (ours.finite) ExpectLikely(ours, {row(r), row(r) + width}, cap, queries[r]);
+      }
     }
   }
 }

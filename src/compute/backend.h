@@ -27,11 +27,11 @@
 #include "base/memory.h"
 #include "base/thread_pool.h"
 #include "compute/kernels.h"
+#include "compute/likely.h"
 #include "formats/gate_spec.h"
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
 #include "formats/router_spec.h"
-#include "tensor/finite.h"
 #include "transforms/rope.h"
 
 namespace nibble {
@@ -176,17 +176,10 @@ class Backend {
   virtual void Clear(float* x, int64_t count) { std::fill_n(x, count, 0.0f); }
   // Returns the values in host memory, valid until the next call or the next op.
   virtual const float* Read(const float* values, int64_t) { return values; }
-  // Returns the argmax of each row of logits [rows, width] (of equal ones the first), or -1 where a
-  // logit of the row is not finite.
-  virtual std::vector<int32_t> ArgMax(const float* logits, int64_t rows, int64_t width) {
-    std::vector<int32_t> ids(static_cast<size_t>(rows));
-    ParallelFor(ids.size(), [&](size_t i) {
-      const std::span row(logits + static_cast<int64_t>(i) * width, static_cast<size_t>(width));
-      const auto top = std::ranges::max_element(row) - row.begin();
-      ids[i] = AllFinite(row) ? static_cast<int32_t>(top) : -1;
-    });
-    return ids;
-  }
+  // FindLikely (likely.h) for each row of logits [queries, width]. With a cap, of cap tanh(logit /
+  // cap).
+  virtual std::vector<Likely> FindLikelyRows(const float* logits, int64_t width, float cap,
+                                             std::span<const LikelyQuery> queries);
   // Returns the table in the backend's memory, for Embed; the second argument receives the memory
   // that this took, if any.
   virtual PackedWeights Share(const PackedWeights& table, AlignedBytes&) { return table; }

@@ -220,6 +220,27 @@ void ExpectShares(const std::vector<double>& weights, const Sampling& sampling,
   }
 }
 
+// The likeliest tokens are enough for the sampling of answers; where thousands are alike they are
+// not, and a draw looks at all of them.
+TEST(Sampler, ADrawNeedsFewTokensOfMany) {
+  const Sampling answers = GenerationConfig().ForAnswers();
+  const LikelyQuery query = *QueryOf(answers);
+  std::vector<float> logits(100000);
+  Rng rng(3), few(4), all(4);
+  for (float& logit : logits) logit = static_cast<float>(rng.Normal());
+  for (int i = 0; i < 50; ++i) {
+    for (size_t j = 0; j < 5; ++j) logits[j * 7919] = 10 + static_cast<float>(rng.Normal());
+    const Likely likely = FindLikely(logits, query);
+    EXPECT_LE(likely.tokens.size(), 5u);
+    const std::optional<int32_t> id = Draw(likely, answers, few);
+    EXPECT_EQ(id, Sample(logits, answers, all)) << i;
+  }
+  logits.assign(logits.size(), 1);
+  EXPECT_EQ(Draw(FindLikely(logits, query), answers, few), std::nullopt);
+  EXPECT_NE(Sample(logits, answers, all), Sample(logits, answers, all));  // one of 95,000
+  EXPECT_FALSE(QueryOf({.temperature = 1}).has_value());
+}
+
 // Shares of the likeliest: 1, 0.4, 0.2; a bound that one meets keeps it.
 TEST(Sampler, MinPKeepsWhatIsLikelyBesideTheArgMax) {
   ExpectShares({1, 2, 5}, {.temperature = 1, .min_p = 0.3}, {0, 2, 5});

@@ -176,10 +176,11 @@ const float* Model::States(const float* x, int64_t tokens, std::span<const int32
   return backend_->Read(states, count * as_it_is.width);
 }
 
-std::vector<int32_t> Model::ArgMax(const float* x, int64_t tokens, std::span<const int32_t> rows) {
-  const auto count = static_cast<int64_t>(rows.size());
-  const float* logits = UncappedLogits(Pick(x, tokens, rows), count);
-  return backend_->ArgMax(logits, count, config().vocab_size);
+std::vector<Likely> Model::FindLikely(const float* x, int64_t tokens, std::span<const int32_t> rows,
+                                      std::span<const LikelyQuery> queries) {
+  const float* logits = UncappedLogits(Pick(x, tokens, rows), static_cast<int64_t>(rows.size()));
+  return backend_->FindLikelyRows(logits, config().vocab_size,
+                                  static_cast<float>(config().logits_softcap), queries);
 }
 
 void Model::FailNotFinite(const std::string& where) const {

@@ -47,9 +47,10 @@ class Model {
   const float* Logits(const float* x, int64_t rows);
   // The logits of some of the `tokens` rows of x, in the order of `rows`.
   const float* Logits(const float* x, int64_t tokens, std::span<const int32_t> rows);
-  // The likeliest tokens of those rows alone, -1 where a logit is not finite. Logits are taken
-  // before a cap.
-  std::vector<int32_t> ArgMax(const float* x, int64_t tokens, std::span<const int32_t> rows);
+  // What drawing needs of the logits of those rows, one query for each: all of them need not leave
+  // a GPU.
+  std::vector<Likely> FindLikely(const float* x, int64_t tokens, std::span<const int32_t> rows,
+                                 std::span<const LikelyQuery> queries);
   // The final norm of those rows, [rows, hidden] in host memory; valid until the next
   // call. The norm has its weights, unless they are folded into a head that has a table of its own.
   const float* States(const float* x, int64_t tokens, std::span<const int32_t> rows);

@@ -91,15 +91,31 @@ void TokenCounts::Penalize(std::span<float> logits, const Sampling& sampling) co
   }
 }
 
-int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng) {
-  const float top = *std::ranges::max_element(logits);
-  if (sampling.temperature == 0) {
-    return static_cast<int32_t>(std::ranges::find(logits, top) - logits.begin());
+namespace {
+
+float Cold(const Sampling& sampling) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  return static_cast<float>(std::min(1 / sampling.temperature, kMax));
+}
+
+// The order of candidates depends on how they were selected, which must not decide.
+int32_t DrawById(std::vector<Candidate>& candidates, Rng& rng) {
+  std::ranges::sort(candidates, {}, &Candidate::id);
+  double draw = rng.Uniform() * TotalWeight(candidates);
+  const Candidate* last = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.weight == 0) continue;
+    last = &c;
+    draw -= c.weight;
+    if (draw < 0) break;
   }
+  return last->id;
+}
+
+int32_t DrawFromAll(std::span<const float> logits, const Sampling& sampling, Rng& rng) {
+  const float top = *std::ranges::max_element(logits), cold = Cold(sampling);
   std::vector<Candidate> candidates;
   candidates.reserve(logits.size());
-  const auto cold = static_cast<float>(
-      std::min(1 / sampling.temperature, double{std::numeric_limits<float>::max()}));
   for (size_t i = 0; i < logits.size(); ++i) {
     candidates.push_back({logits[i], static_cast<int32_t>(i), std::exp((logits[i] - top) * cold)});
   }
@@ -111,17 +127,53 @@ int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng
   if (sampling.top_p < 1 || sampling.min_p > 0) {
     KeepLikely(candidates, sampling.top_p, sampling.min_p);
   }
-  // The order of the candidates depends on how they were selected, which must not decide.
-  std::ranges::sort(candidates, {}, &Candidate::id);
-  double draw = rng.Uniform() * TotalWeight(candidates);
-  const Candidate* last = nullptr;
-  for (const Candidate& c : candidates) {
-    if (c.weight == 0) continue;
-    last = &c;
-    draw -= c.weight;
-    if (draw < 0) break;
+  return DrawById(candidates, rng);
+}
+
+constexpr double kFarBelow = 20;  // e^-20 of the likeliest one's probability
+
+}  // namespace
+
+std::optional<LikelyQuery> QueryOf(const Sampling& sampling) {
+  if (sampling.temperature == 0) return LikelyQuery{};
+  const bool cuts = sampling.top_k > 0 || sampling.top_p < 1 || sampling.min_p > 0;
+  if (!cuts || sampling.typical < 1) return std::nullopt;
+  // A little wider than min_p asks for: logits are rounded.
+  const double below = sampling.min_p > 0 ? 1e-3 - std::log(sampling.min_p) : kFarBelow;
+  const double cold = Cold(sampling);
+  return LikelyQuery{static_cast<float>(cold),
+                     static_cast<float>(std::min(below, kFarBelow) / cold)};
+}
+
+std::optional<int32_t> Draw(const Likely& likely, const Sampling& sampling, Rng& rng) {
+  if (!likely.complete || likely.tokens.empty()) return std::nullopt;
+  const float top = likely.tokens.front().logit;
+  if (sampling.temperature == 0) return likely.tokens.front().id;
+  const bool few = sampling.top_k > 0;
+  const size_t count = few ? std::min(likely.tokens.size(), static_cast<size_t>(sampling.top_k))
+                           : likely.tokens.size();
+  std::vector<Candidate> candidates;
+  for (const LikelyToken& token : std::span(likely.tokens).first(count)) {
+    candidates.push_back({token.logit, token.id, std::exp((token.logit - top) * Cold(sampling))});
   }
-  return last->id;
+  const double mass = sampling.top_p * (few ? TotalWeight(candidates) : likely.total);
+  double kept = 0;
+  size_t end = 0;
+  while (end < count && kept < mass && candidates[end].weight >= sampling.min_p) {
+    kept += candidates[end++].weight;
+  }
+  const bool cut = few || sampling.min_p >= std::exp(-kFarBelow) || kept >= mass;
+  if (!cut) return std::nullopt;  // the mass reaches further than the window
+  candidates.resize(end);
+  return DrawById(candidates, rng);
+}
+
+int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng) {
+  if (const std::optional<LikelyQuery> query = QueryOf(sampling)) {
+    if (const auto id = Draw(FindLikely(logits, *query), sampling, rng)) return *id;
+  }
+  if (sampling.temperature > 0) return DrawFromAll(logits, sampling, rng);
+  return static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
 }
 
 }  // namespace nibble

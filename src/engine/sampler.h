@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 
 #include "base/rng.h"
+#include "compute/likely.h"
 
 namespace nibble {
 
@@ -43,6 +45,13 @@ class TokenCounts {
  private:
   std::unordered_map<int32_t, int64_t> written_;  // how often; 0: in the prompt alone
 };
+
+// What a draw needs to know of the logits; nullopt: all of them.
+std::optional<LikelyQuery> QueryOf(const Sampling& sampling);
+
+// Sample, from the answer to QueryOf; nullopt, without a draw, if that does not hold enough. Tokens
+// of less than e^-20 of the likeliest one's probability are left out where top_k asks for them.
+std::optional<int32_t> Draw(const Likely& likely, const Sampling& sampling, Rng& rng);
 
 // Draws a token from softmax(logits / temperature) after top_k, typical, top_p and min_p. Ties go
 // to the lower id. Logits may be minus infinity, not all of them, and are numbers otherwise.

@@ -8,7 +8,7 @@
 #include "tensor/finite.h"
 
 namespace nibble {
-std::span<const float> Session::Append(std::span<const int32_t> ids) {
+const float* Session::Run(std::span<const int32_t> ids) {
   NIBBLE_CHECK(!ids.empty());
   const int64_t total = tokens() + static_cast<int64_t>(ids.size());
   if (total > model_.context()) {
@@ -29,10 +29,33 @@ std::span<const float> Session::Append(std::span<const int32_t> ids) {
     last_row = x + (chunk.size() - 1) * static_cast<size_t>(model_.config().hidden_size);
     ids = ids.subspan(chunk.size());
   }
+  return last_row;
+}
+
+std::span<const float> Session::ReadLogits(const float* last_row) {
   const float* logits = model_.Logits(last_row, 1);
   logits_.assign(logits, logits + model_.config().vocab_size);
   if (!AllFinite(logits_)) model_.FailNotFinite(fmt::format("after {} tokens", tokens()));
   return logits_;
+}
+
+std::span<const float> Session::Append(std::span<const int32_t> ids) {
+  return ReadLogits(Run(ids));
+}
+
+int32_t Session::AppendAndSample(std::span<const int32_t> ids, const Sampling& sampling,
+                                 const TokenCounts& counts, Rng& rng) {
+  const float* const last_row = Run(ids);
+  const std::optional<LikelyQuery> query = QueryOf(sampling);
+  if (query && !sampling.penalizes()) {
+    constexpr int32_t kRow = 0;
+    const Likely likely = model_.FindLikely(last_row, 1, {&kRow, 1}, {&*query, 1}).front();
+    if (!likely.finite) model_.FailNotFinite(fmt::format("after {} tokens", tokens()));
+    if (const auto id = Draw(likely, sampling, rng)) return *id;
+  }
+  ReadLogits(last_row);
+  if (sampling.penalizes()) counts.Penalize(logits_, sampling);
+  return Sample(logits_, sampling, rng);
 }
 
 Generation Generate(Session& session, std::span<const int32_t> prompt,
@@ -46,9 +69,8 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
   Rng rng(options.seed);
   TokenCounts counts;
   counts.AddPrompt(prompt);
-  std::vector<float> penalized;
   auto start = Clock::now();
-  std::span<const float> logits = session.Append(prompt);
+  int32_t id = session.AppendAndSample(prompt, options.sampling, counts, rng);
   result.prompt_seconds = seconds_since(start);
   start = Clock::now();
   while (static_cast<int64_t>(result.ids.size()) < options.max_tokens) {
@@ -56,12 +78,6 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
       result.finish = Finish::kInterrupt;
       break;
     }
-    if (options.sampling.penalizes()) {
-      penalized.assign(logits.begin(), logits.end());
-      counts.Penalize(penalized, options.sampling);
-      logits = penalized;
-    }
-    const int32_t id = Sample(logits, options.sampling, rng);
     const auto& stops = options.stop_ids;
     if (std::find(stops.begin(), stops.end(), id) != stops.end()) {
       result.finish = Finish::kStop;
@@ -78,7 +94,7 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
       result.finish = Finish::kContext;
       break;
     }
-    logits = session.Append({&id, 1});
+    id = session.AppendAndSample({&id, 1}, options.sampling, counts, rng);
     ++result.decode_steps;
   }
   result.decode_seconds = seconds_since(start);

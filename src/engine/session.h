@@ -22,10 +22,17 @@ class Session {
   // until the next call. Long prompts run in chunks, which changes memory but not a bit of the
   // result. Throws when the sequence would outgrow the context or the logits are not finite.
   std::span<const float> Append(std::span<const int32_t> ids);
+  // Append, whose logits need not leave a GPU: the token drawn after the penalties of `counts`.
+  int32_t AppendAndSample(std::span<const int32_t> ids, const Sampling& sampling,
+                          const TokenCounts& counts, Rng& rng);
   // Forgets all but the first `tokens` tokens, or all (KvCache::Truncate).
   void Truncate(int64_t tokens) { cache_.Truncate(tokens); }
 
  private:
+  // Runs the ids and returns the last row of the residual stream.
+  const float* Run(std::span<const int32_t> ids);
+  std::span<const float> ReadLogits(const float* last_row);
+
   Model& model_;
   KvCache cache_;
   std::vector<float> logits_;

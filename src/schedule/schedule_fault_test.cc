@@ -49,8 +49,9 @@ class FaultyBackend : public Backend {
   const float* Read(const float* values, int64_t count) override {
     return real_->Read(values, count);
   }
-  std::vector<int32_t> ArgMax(const float* logits, int64_t rows, int64_t width) override {
-    return real_->ArgMax(logits, rows, width);
+  std::vector<Likely> FindLikelyRows(const float* logits, int64_t width, float cap,
+                                     std::span<const LikelyQuery> queries) override {
+    return real_->FindLikelyRows(logits, width, cap, queries);
   }
   PackedWeights Share(const PackedWeights& table, AlignedBytes& owner) override {
     return real_->Share(table, owner);

@@ -77,8 +77,9 @@ class Scheduler {
     int32_t at;         // in the residual stream
     int64_t tells = 0;  // the prompt's token whose logprob it gives; 0: it chooses the next one
     int32_t token = 0;  // that token
-    TokenLogprob logprob;
-    std::string problem;
+    std::optional<LikelyQuery> query = {};  // what the choice needs; none: all logits
+    TokenLogprob logprob = {};
+    std::string problem = {};
   };
 
   // scheduler.cc: who runs
@@ -108,8 +109,12 @@ class Scheduler {
   void TryPieces(std::span<const Piece> pieces);
   static std::vector<Row> RowsOf(std::span<const Piece> pieces);
   void AddStates(std::span<const Piece> pieces, const float* x);
-  void UseRows(std::span<Row> rows, const float* x, int64_t tokens, bool likeliest);
-  void UseRow(Row& row, int32_t likeliest, std::span<const float> logits) const;
+  static void ForEachPiece(
+      std::span<Row> rows,
+      const std::function<void(std::span<Row>, std::span<const int32_t>)>& work);
+  void UseLikely(std::span<Row> rows, const float* x, int64_t tokens);
+  void UseLogits(std::span<Row> rows, const float* x, int64_t tokens);
+  void UseRow(Row& row, bool finite, const std::function<void()>& use) const;
   void Write(Sequence& sequence, TokenLogprob choice) const;
   static void Fail(Sequence& sequence, const std::string& problem);
   void AfterStep(std::span<const Piece> pieces);

@@ -111,39 +111,37 @@ void Scheduler::TryPieces(std::span<const Piece> pieces) {
   const float* x = model_.Forward(batch);
   AddStates(pieces, x);
   std::vector<Row> rows = RowsOf(pieces);
-  // Sequences that take the likeliest token need no logits to leave a GPU.
-  const bool capped = model_.config().logits_softcap != 0;
-  const auto others = std::stable_partition(rows.begin(), rows.end(), [&](const Row& row) {
-    return row.tells == 0 && !capped && row.sequence->picker.TakesArgMax(row.sequence->written());
+  // Most choices need few of a row's logits: all of them need not leave a GPU.
+  const auto others = std::stable_partition(rows.begin(), rows.end(), [](Row& row) {
+    if (row.tells == 0) row.query = row.sequence->picker.Query(row.sequence->written());
+    return row.query.has_value();
   });
   // Rows that tell of a prompt come before the choice behind it: a sequence that has chosen is not
   // run again.
-  UseRows(std::span(others, rows.end()), x, tokens, false);
-  UseRows(std::span(rows.begin(), others), x, tokens, true);
+  UseLogits(std::span(others, rows.end()), x, tokens);
+  const std::span few(rows.begin(), others);
+  UseLikely(few, x, tokens);
+  const auto left = std::ranges::stable_partition(few, [](const Row& row) { return !row.query; });
+  UseLogits(std::span(left.begin(), left.end()), x, tokens);
   for (const Piece& p : pieces) p.sequence->stepped = true;
 }
 
-void Scheduler::UseRows(std::span<Row> rows, const float* x, int64_t tokens, bool likeliest) {
-  const auto vocab = static_cast<size_t>(model_.config().vocab_size);
+// Calls work(some of the rows, their places in x) for all of them, in pieces.
+void Scheduler::ForEachPiece(
+    std::span<Row> rows,
+    const std::function<void(std::span<Row>, std::span<const int32_t>)>& work) {
   for (; !rows.empty(); rows = rows.subspan(std::min(rows.size(), size_t{kLogitRows}))) {
     const auto some = rows.first(std::min(rows.size(), size_t{kLogitRows}));
     std::vector<int32_t> at;
     for (const Row& row : some) at.push_back(row.at);
-    if (likeliest) {
-      const std::vector<int32_t> ids = model_.ArgMax(x, tokens, at);
-      ParallelFor(some.size(), [&](size_t i) { UseRow(some[i], ids[i], {}); });
-    } else {
-      const float* logits = model_.Logits(x, tokens, at);
-      ParallelFor(some.size(), [&](size_t i) {
-        const std::span row(logits + i * vocab, vocab);
-        UseRow(some[i], AllFinite(row) ? 0 : -1, row);
-      });
-    }
+    work(some, at);
     for (Row& row : some) {
       Sequence& s = *row.sequence;
+      if (row.query && row.problem.empty()) continue;  // nothing was chosen yet
       if (!row.problem.empty()) {
         s.delta.end = End::kError;
         s.delta.problem = std::move(row.problem);
+        row.query.reset();
       } else if (row.tells > 0) {
         s.delta.prompt_logprobs.push_back(std::move(row.logprob));
         ++s.reported;
@@ -151,6 +149,44 @@ void Scheduler::UseRows(std::span<Row> rows, const float* x, int64_t tokens, boo
       s.stepped = s.stepped || row.tells == 0;
     }
   }
+}
+
+// Rows keep their query where its answer does not hold enough.
+void Scheduler::UseLikely(std::span<Row> rows, const float* x, int64_t tokens) {
+  ForEachPiece(rows, [&](std::span<Row> some, std::span<const int32_t> at) {
+    std::vector<LikelyQuery> queries;
+    for (const Row& row : some) queries.push_back(*row.query);
+    const std::vector<Likely> likely = model_.FindLikely(x, tokens, at, queries);
+    ParallelFor(some.size(), [&](size_t i) {
+      Sequence& s = *some[i].sequence;
+      UseRow(some[i], likely[i].finite, [&] {
+        const std::optional<int32_t> id = s.picker.PickFrom(likely[i]);
+        if (!id) return;
+        some[i].query.reset();
+        Write(s, {.id = *id});
+      });
+    });
+  });
+}
+
+void Scheduler::UseLogits(std::span<Row> rows, const float* x, int64_t tokens) {
+  const auto vocab = static_cast<size_t>(model_.config().vocab_size);
+  ForEachPiece(rows, [&](std::span<Row> some, std::span<const int32_t> at) {
+    const float* const all = model_.Logits(x, tokens, at);
+    ParallelFor(some.size(), [&](size_t i) {
+      Row& row = some[i];
+      Sequence& s = *row.sequence;
+      const std::span logits(all + i * vocab, vocab);
+      row.query.reset();
+      UseRow(row, AllFinite(logits), [&] {
+        if (row.tells > 0) {
+          row.logprob = Logprob(logits, row.token, *s.request().prompt_logprobs);
+        } else {
+          Write(s, s.picker.Pick(logits, s.written()));
+        }
+      });
+    });
+  });
 }
 
 std::vector<Scheduler::Row> Scheduler::RowsOf(std::span<const Piece> pieces) {
@@ -201,21 +237,14 @@ void Scheduler::AddStates(std::span<const Piece> pieces, const float* x) {
   }
 }
 
-// `likeliest`: -1 where the logits are unusable; `logits` are empty where it is the choice. Rows of
-// one sequence run side by side: only the one that chooses may touch what a choice changes.
-void Scheduler::UseRow(Row& row, int32_t likeliest, std::span<const float> logits) const {
-  Sequence& s = *row.sequence;
+// Rows of one sequence run side by side: only the one that chooses may touch what a choice changes.
+void Scheduler::UseRow(Row& row, bool finite, const std::function<void()>& use) const {
   try {
-    if (likeliest < 0) {
-      const int64_t before = row.tells > 0 ? row.tells : static_cast<int64_t>(s.ids.size());
-      model_.FailNotFinite(fmt::format("after {} tokens", before));
+    if (!finite) {
+      const auto written = static_cast<int64_t>(row.sequence->ids.size());
+      model_.FailNotFinite(fmt::format("after {} tokens", row.tells > 0 ? row.tells : written));
     }
-    if (row.tells > 0) {
-      row.logprob = Logprob(logits, row.token, *s.request().prompt_logprobs);
-    } else {
-      if (logits.empty()) s.picker.Take(likeliest);
-      Write(s, logits.empty() ? TokenLogprob{.id = likeliest} : s.picker.Pick(logits, s.written()));
-    }
+    use();
   } catch (const std::exception& error) {
     row.problem = error.what();
   }

@@ -44,8 +44,15 @@ bool TokenPicker::Changes(int64_t written) const {
          BelowMinTokens(written) || Masks();
 }
 
-bool TokenPicker::TakesArgMax(int64_t written) const {
-  return request_->sampling.temperature == 0 && !request_->logprobs && !Changes(written);
+std::optional<LikelyQuery> TokenPicker::Query(int64_t written) const {
+  if (request_->logprobs || Changes(written)) return std::nullopt;
+  return QueryOf(request_->sampling);
+}
+
+std::optional<int32_t> TokenPicker::PickFrom(const Likely& likely) {
+  const std::optional<int32_t> id = Draw(likely, request_->sampling, rng_);
+  if (id) Take(*id);
+  return id;
 }
 
 std::span<const float> TokenPicker::Change(std::span<const float> logits, int64_t written) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,14 +22,16 @@ class TokenPicker {
   TokenPicker(TokenPicker&&) noexcept;
   ~TokenPicker();
 
-  // Returns whether the model's likeliest token is the one to take, whatever else its logits are.
-  bool TakesArgMax(int64_t written) const;
+  // What the token behind `written` ones needs of the logits, for PickFrom; nullopt: all of them.
+  std::optional<LikelyQuery> Query(int64_t written) const;
+  // That token; nullopt if `likely` does not hold enough.
+  std::optional<int32_t> PickFrom(const Likely& likely);
   // The next token behind `written` ones, and its logprob if asked for. Logits [vocab] are finite.
   TokenLogprob Pick(std::span<const float> logits, int64_t written);
-  // Every chosen token passes here, whoever chose it: penalties and the grammar count it.
-  void Take(int32_t id);
 
  private:
+  // Every chosen token passes here: penalties and the grammar count it.
+  void Take(int32_t id);
   bool Changes(int64_t written) const;
   std::unique_ptr<Matcher> NewMatcher() const;
   bool Masks() const { return matcher_ != nullptr && matches_; }

@@ -8,6 +8,7 @@
 
 #include "backends/cuda/acts/acts_ops.h"
 #include "backends/cuda/acts/embed.h"
+#include "backends/cuda/acts/likely.h"
 #include "backends/cuda/attention/cache_ops.h"
 #include "backends/cuda/calibrate/device_gptq.h"
 #include "backends/cuda/calibrate/device_math.h"
@@ -88,7 +89,8 @@ class CudaBackend final : public Backend {
     CheckCuda(cudaMemsetAsync(x, 0, bytes, stream_.get()), "cudaMemsetAsync");
   }
   const float* Read(const float* values, int64_t count) override;
-  std::vector<int32_t> ArgMax(const float* logits, int64_t rows, int64_t width) override;
+  std::vector<Likely> FindLikelyRows(const float* logits, int64_t width, float cap,
+                                     std::span<const LikelyQuery> queries) override;
   PackedWeights Share(const PackedWeights& table, AlignedBytes& owner) override;
 
   LinearId Upload(const PackedLinear& linear) override;
@@ -187,7 +189,7 @@ class CudaBackend final : public Backend {
 
   DeviceBuffer<float> sums_;  // of Multiply
   Buffer<float> host_{cuda::AllocatePinned};
-  cuda::DeviceBuffer<int32_t> likeliest_;
+  cuda::DeviceBuffer<cuda::LikelyRow> likely_;
   cuda::CacheOps cache_;
   CudaServices services_{stream_.get()};
   cuda::Recordings<cuda::Graph> recordings_;
@@ -210,12 +212,25 @@ const float* CudaBackend::Read(const float* values, int64_t count) {
   return host;
 }
 
-std::vector<int32_t> CudaBackend::ArgMax(const float* logits, int64_t rows, int64_t width) {
-  NIBBLE_CHECK(width <= 1 << 24, "{} columns", width);
-  int32_t* ids = likeliest_.Grow(rows);
-  cuda::ArgMax(logits, rows, width, ids, stream_.get());
-  const auto* host = reinterpret_cast<const int32_t*>(Read(reinterpret_cast<float*>(ids), rows));
-  return {host, host + rows};
+std::vector<Likely> CudaBackend::FindLikelyRows(const float* logits, int64_t width, float cap,
+                                                std::span<const LikelyQuery> queries) {
+  const auto count = static_cast<int64_t>(queries.size());
+  cuda::LikelyRow* const rows = likely_.Grow(count);
+  cuda::FindLikely(logits, width, cap, queries, rows, stream_.get());
+  constexpr int64_t kFloats = sizeof(cuda::LikelyRow) / sizeof(float);
+  const auto* const answers = reinterpret_cast<const cuda::LikelyRow*>(
+      Read(reinterpret_cast<const float*>(rows), count * kFloats));
+  std::vector<Likely> all(queries.size());
+  ParallelFor(all.size(), [&](size_t i) {
+    const cuda::LikelyRow& row = answers[i];
+    const size_t listed = std::min(static_cast<size_t>(row.count), kMaxLikely);
+    all[i] = {.finite = row.finite != 0,
+              .complete = static_cast<size_t>(row.count) <= kMaxLikely,
+              .total = row.total,
+              .tokens = {row.tokens, row.tokens + listed}};
+    std::ranges::sort(all[i].tokens, [](const auto& a, const auto& b) { return a.before(b); });
+  });
+  return all;
 }
 
 LinearId CudaBackend::Upload(const PackedLinear& linear) {

@@ -108,36 +108,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block per row. A value and its column are one integer, in the order of both: of equal values
-// the first column is the largest. Infinite and NaN are above all.
-constexpr int kArgMaxThreads = 1024;  // a row of logits is long, and rows are few
-__global__ void __launch_bounds__(kArgMaxThreads)
-    ArgMaxKernel(const float* values, int64_t width, int32_t* ids) {
-  WaitForPreviousGrid();
-  AllowNextGrid();
-  values += blockIdx.x * width;
-  int64_t best = 0;
-  const auto better = [](int64_t a, int64_t b) { return a > b ? a : b; };
-#pragma unroll 4
-  for (int64_t i = threadIdx.x; i < width; i += kArgMaxThreads) {
-    const float value = values[i];
-    const int64_t order =
-        isfinite(value) ? int64_t{Ordered(value)} + (int64_t{1} << 31) : int64_t{1} << 33;
-    best = better(best, order << 24 | (width - 1 - i));
-  }
-  __shared__ int64_t parts[kArgMaxThreads / 32];
-  for (int distance = 16; distance > 0; distance /= 2) {
-    best = better(best, __shfl_xor_sync(~0u, best, distance));
-  }
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = best;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (const int64_t part : parts) best = better(best, part);
-  const bool finite = best >> 24 < int64_t{1} << 33;
-  const int64_t column = width - 1 - (best & ((1 << 24) - 1));
-  ids[blockIdx.x] = finite ? static_cast<int32_t>(column) : -1;
-}
-
 // visit(first, rows as an argument, launch shape) for all of them.
 void ForEachList(std::span<const int32_t> rows, std::span<const float> weights, auto&& visit) {
   for (size_t first = 0; first < rows.size(); first += RowList::kMax) {
@@ -200,12 +170,6 @@ void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weig
   if (tokens == 0) return;
   const LaunchShape shape = {.grid = static_cast<unsigned>(tokens), .block = kThreads};
   LaunchDependent(NormRowsKernel, shape, stream, weight, width, eps, x);
-}
-
-void ArgMax(const float* values, int64_t rows, int64_t width, int32_t* ids, cudaStream_t stream) {
-  if (rows == 0) return;
-  const LaunchShape shape = {.grid = static_cast<unsigned>(rows), .block = kArgMaxThreads};
-  LaunchDependent(ArgMaxKernel, shape, stream, values, width, ids);
 }
 
 }  // namespace nibble::cuda

@@ -34,8 +34,4 @@ void AddNormedParts(const float* x, const float* z, int64_t tokens, int64_t part
 void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weight, float eps,
               cudaStream_t stream);
 
-// ids[row] = the column of the row's largest value (of equals the first), -1 where a value is not
-// finite; values [rows, width]. Enqueued likewise.
-void ArgMax(const float* values, int64_t rows, int64_t width, int32_t* ids, cudaStream_t stream);
-
 }  // namespace nibble::cuda

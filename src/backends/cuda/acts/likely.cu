@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks take equal parts of a row. First each finds its largest logit and the sum relative to it;
+// then all know the row's, and list what is in the window.
+#include <algorithm>
+#include <cmath>
+
+#include "backends/cuda/acts/likely.h"
+#include "backends/cuda/ptx/ptx.h"
+#include "backends/cuda/runtime/launch.h"
+#include "backends/cuda/runtime/warp_reduce.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMaxQueries = 128;
+
+// grid [parts, rows]
+struct LikelyArguments {
+  const float* logits;
+  int64_t width;
+  float cap;
+  LikelyRow* answers;
+  LikelyQuery queries[kMaxQueries];
+};
+
+__device__ float Logit(const LikelyArguments& a, int64_t column) {
+  const float logit = a.logits[blockIdx.y * a.width + column];
+  return a.cap == 0 ? logit : a.cap * tanhf(logit / a.cap);
+}
+
+// Calls work(column) for this thread's columns of the block's part.
+template <typename Work>
+__device__ void ForColumns(int64_t width, Work&& work) {
+  const int64_t length = (width + kLikelyParts - 1) / kLikelyParts;
+  const int64_t first = blockIdx.x * length, end = min(width, first + length);
+#pragma unroll 4
+  for (int64_t i = first + threadIdx.x; i < end; i += kThreads) work(i);
+}
+
+template <typename Join>
+__device__ float JoinBlock(float v, Join&& join) {
+  __shared__ float warps[kThreads / 32];
+  for (int distance = 16; distance > 0; distance /= 2) {
+    v = join(v, __shfl_xor_sync(~0u, v, distance));
+  }
+  __syncthreads();  // those of the last call have been read
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = warps[0];
+  for (int i = 1; i < kThreads / 32; ++i) v = join(v, warps[i]);
+  return v;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    LikelyPartsKernel(const __grid_constant__ LikelyArguments a) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const float cold = a.queries[blockIdx.y].cold;
+  float top = -INFINITY, sum = 0;
+  bool finite = true;
+  ForColumns(a.width, [&](int64_t i) {
+    const float logit = a.logits[blockIdx.y * a.width + i];
+    finite = finite && isfinite(logit);
+    top = fmaxf(top, Logit(a, i));
+  });
+  top = JoinBlock(top, [](float x, float y) { return fmaxf(x, y); });
+  if (cold > 0) {
+    ForColumns(a.width, [&](int64_t i) { sum += expf((Logit(a, i) - top) * cold); });
+    sum = JoinBlock(sum, [](float x, float y) { return x + y; });
+  }
+  finite = __syncthreads_and(finite);
+  if (threadIdx.x > 0) return;
+  LikelyRow& row = a.answers[blockIdx.y];
+  row.parts[blockIdx.x] = {top, sum, finite};
+  if (blockIdx.x == 0) row.count = 0;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    LikelyListKernel(const __grid_constant__ LikelyArguments a) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const LikelyQuery query = a.queries[blockIdx.y];
+  LikelyRow& row = a.answers[blockIdx.y];
+  float top = -INFINITY;
+  for (const auto& part : row.parts) top = fmaxf(top, part.top);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    double total = 0;
+    bool finite = true;
+    for (const auto& part : row.parts) {
+      // A part without columns has no largest logit.
+      if (part.sum > 0)
+        total += static_cast<double>(part.sum * expf((part.top - top) * query.cold));
+      finite = finite && part.finite;
+    }
+    row.total = total, row.finite = finite;
+  }
+  const float least = top - query.window;
+  ForColumns(a.width, [&](int64_t i) {
+    const float logit = Logit(a, i);
+    if (!(logit >= least)) return;
+    const int at = atomicAdd(&row.count, 1);
+    if (at < static_cast<int>(kMaxLikely)) row.tokens[at] = {static_cast<int32_t>(i), logit};
+  });
+}
+
+}  // namespace
+
+void FindLikely(const float* logits, int64_t width, float cap, std::span<const LikelyQuery> queries,
+                LikelyRow* answers, cudaStream_t stream) {
+  while (!queries.empty()) {
+    const size_t count = std::min(queries.size(), size_t{kMaxQueries});
+    LikelyArguments a = {
+        .logits = logits, .width = width, .cap = cap, .answers = answers, .queries = {}};
+    std::copy_n(queries.begin(), count, a.queries);
+    const LaunchShape shape = {.grid = dim3(kLikelyParts, static_cast<unsigned>(count)),
+                               .block = kThreads};
+    LaunchDependent(LikelyPartsKernel, shape, stream, a);
+    LaunchDependent(LikelyListKernel, shape, stream, a);
+    logits += static_cast<int64_t>(count) * width, answers += count;
+    queries = queries.subspan(count);
+  }
+}
+
+}  // namespace nibble::cuda
