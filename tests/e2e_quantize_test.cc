@@ -413,9 +413,9 @@ TEST_F(QuantizeVerb, MixturesOfExpertsTakeEveryRecipe) {
   const double coarse = divergence("coarse");
   // Experts see half of the tokens: with 128 of them GPTQ learned noise, and an instruction set
   // more or less decided.
-  for (const char* options :
-       {"--recipe quarot --gptaq 0.25", "--recipe nibble", "--recipe atom",
-        "--recipe quik --tail 512", "--recipe smoothquant", "--recipe qserve --output-alpha 0.2"}) {
+  for (const char* options : {"--recipe quarot --gptaq 0.25", "--recipe nibble", "--recipe atom",
+                              "--recipe quik --tail 512", "--recipe smoothquant", "--recipe awq",
+                              "--recipe qserve --output-alpha 0.2"}) {
     const Json report =
         Quantize("out", Words("--calib-windows 16 --context 64 --force") + Words(options) + tables);
     const Json errors = report["layers"][2]["relative_errors"];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // QuaRot (Ashkboos et al. 2024), QUIK (Ashkboos et al. 2023), Atom (Zhao et al. 2024), QServe (Lin
-// et al. 2024), QuIP# (Tseng et al. 2024).
+// et al. 2024), QuIP# (Tseng et al. 2024), AWQ (Lin et al. 2023).
 #include "apps/bench/paper_suite.h"
 
 #include <algorithm>
@@ -163,6 +163,17 @@ std::vector<PaperSection> OtherPapers() {
        {{"row", "qserve", "w-group=0"},
         {"groups of 128", "qserve", ""},
         {"groups of 128, QuaRot's rotations instead", "quarot", "a-bits=8,group=128,two-level"}}},
+      {"awq",
+       "AWQ: asymmetric weights in groups of 128, the rest not quantized",
+       {{"not quantized", "", ""},
+        {"4 bits, round to nearest", "rtn", "w-asym,w-group=128,w-clip=1"},
+        {"4 bits, GPTQ", "gptq", "w-asym,w-group=128"},
+        {"4 bits, AWQ", "awq", ""},
+        {"4 bits, AWQ's scales alone", "awq", "no-output-clips"},
+        {"4 bits, AWQ's clips alone", "awq", "scale-steps=0"},
+        {"3 bits, round to nearest", "rtn", "w-asym,w-group=128,w-clip=1,w-bits=3"},
+        {"3 bits, GPTQ", "gptq", "w-asym,w-group=128,w-bits=3"},
+        {"3 bits, AWQ", "awq", "w-bits=3"}}},
   };
 }
 
@@ -172,7 +183,9 @@ std::vector<PaperSection> QuipsharpTables() {
                  two = {"2 bits", "quipsharp", "w-bits=2"},
                  four_tuned = {"4 bits, scales learned", "quipsharp", "w-bits=4,learned-scales"},
                  three_tuned = {"3 bits, scales learned", "quipsharp", "w-bits=3,learned-scales"},
-                 two_tuned = {"2 bits, scales learned", "quipsharp", "w-bits=2,learned-scales"};
+                 two_tuned = {"2 bits, scales learned", "quipsharp", "w-bits=2,learned-scales"},
+                 four_awq = {"4 bits, AWQ", "awq", "w-group=0"},
+                 three_awq = {"3 bits, AWQ", "awq", "w-group=0,w-bits=3"};
   const std::vector<PaperRow> tuned = {plain, four_tuned, three_tuned, two_tuned};
   return {
       {"quipsharp",
@@ -185,7 +198,9 @@ std::vector<PaperSection> QuipsharpTables() {
         three_tuned,
         two_tuned,
         {"2 bits, Fourier transform", "quipsharp", "w-bits=2,rotation=hartley"}}},
-      {"quipsharp-2048", "QuIP#: with fine-tuning, at a context of 2048", tuned},
+      {"quipsharp-2048",
+       "QuIP#: with fine-tuning, at a context of 2048",
+       {plain, four_tuned, three_tuned, two_tuned, four_awq, three_awq}},
       {"quipsharp-groups", "QuIP#: beside groups of OmniQuant, at a context of 2048", {plain, two}},
       {"codebooks",
        "QuIP#: codebooks (published at a context of 4096)",

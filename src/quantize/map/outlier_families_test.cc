@@ -85,7 +85,8 @@ TEST_P(OutlierFamilies, NoRecipeDoesHarm) {
   Recipe bytes = kRtnRecipe;
   bytes.weights = {.bits = 8, .group = 64};
   const double min = Rounded(bytes);
-  for (const Recipe* own : {&kW4a8Recipe, &kQuarotRecipe, &kGptqRecipe, &kQuipsharpRecipe}) {
+  for (const Recipe* own :
+       {&kW4a8Recipe, &kQuarotRecipe, &kGptqRecipe, &kQuipsharpRecipe, &kAwqRecipe}) {
     std::string fields = "w-bits=8";
     if (own->activations.bits < 8) fields += ",a-bits=8";
     if (own->k.bits < 8) fields += ",kv-bits=8";

@@ -103,6 +103,16 @@ Matrix<double> LoadWeights(const PackedLinear& linear, const std::string& tensor
 
 }  // namespace
 
+std::vector<double> ForQueries(const HeadShape& shape, std::span<const double> scales) {
+  const auto d = static_cast<size_t>(shape.head_dim);
+  const auto queries = static_cast<size_t>(shape.heads / shape.kv_heads);
+  std::vector<double> repeated;
+  for (size_t n = 0; n < scales.size() * queries; ++n) {
+    repeated.push_back(scales[n / d / queries * d + n % d]);
+  }
+  return repeated;
+}
+
 Plan SourcePlan(Plan plan) {
   for (auto& [name, linear] : plan.linears) linear.input_transform = {};
   plan.kv_rotation = {};
@@ -193,6 +203,7 @@ FloatLayer Rotator::Layer(int64_t index) const {
   }
   if (!scales_.empty()) {
     ScaleNorms(layer, index), ScaleKeys(layer, index), CenterKeys(layer, index);
+    ScaleOutputs(layer, index);
   }
   if (rotate_) RotateLayer(layer, index);
   if (source_.store) source_.store->DropPages();
@@ -216,32 +227,43 @@ void Rotator::ScaleKeys(FloatLayer& layer, int64_t index) const {
   const std::vector<double>& scales = scales_[static_cast<size_t>(index)].keys;
   if (scales.empty()) return;
   const HeadShape shape = source_.config.head_shape(index);
-  const auto d = static_cast<size_t>(shape.head_dim);
-  const size_t queries = static_cast<size_t>(shape.heads / shape.kv_heads);
-  const auto of_query = [&](size_t n) { return scales[n / d / queries * d + n % d]; };
+  const std::vector<double> of_queries = ForQueries(shape, scales);
   if (source_.config.has(LayerVector::kKeyNorm)) {  // whose weights are behind it, of heads or all
     std::vector<float>& k = layer.vectors[LayerVector::kKeyNorm];
     std::vector<float>& q = layer.vectors[LayerVector::kQueryNorm];
     for (size_t n = 0; n < k.size(); ++n) k[n] = static_cast<float>(k[n] / scales[n]);
-    for (size_t n = 0; n < q.size(); ++n) q[n] = static_cast<float>(q[n] * of_query(n));
+    for (size_t n = 0; n < q.size(); ++n) q[n] = static_cast<float>(q[n] * of_queries[n]);
     return;
   }
-  std::vector<double> divided, multiplied;
+  std::vector<double> divided;
   for (const double scale : scales) divided.push_back(1 / scale);
-  for (size_t n = 0; n < scales.size() * queries; ++n) multiplied.push_back(of_query(n));
   const auto scale_rows = [&](Role role, const std::vector<double>& factors) {
     ScaleRows(layer[role], factors);
     ApplyToBias(layer.biases[role], [&](Matrix<double>& bias) { ScaleRows(bias, factors); });
   };
-  scale_rows(Role::kK, divided), scale_rows(Role::kQ, multiplied);
+  scale_rows(Role::kK, divided), scale_rows(Role::kQ, of_queries);
 }
 
 void Rotator::CenterKeys(FloatLayer& layer, int64_t index) const {
-  const auto& [norms, scales, mean] = scales_[static_cast<size_t>(index)];
+  const auto& [norms, scales, outputs, mean] = scales_[static_cast<size_t>(index)];
   if (mean.empty()) return;
   std::vector<float>& center = layer.vectors[LayerVector::kKeyCenter];
   for (size_t n = 0; n < mean.size(); ++n) {
     center.push_back(static_cast<float>(scales.empty() ? mean[n] : mean[n] / scales[n]));
+  }
+}
+
+void Rotator::ScaleOutputs(FloatLayer& layer, int64_t index) const {
+  for (const auto& [made, scales] : scales_[static_cast<size_t>(index)].outputs) {
+    std::vector<double> divided;
+    for (const double scale : scales) divided.push_back(1 / scale);
+    ScaleRows(layer[made], divided);
+    ApplyToBias(layer.biases[made], [&](Matrix<double>& bias) { ScaleRows(bias, divided); });
+    if (made == Role::kV) {
+      ScaleColumns(layer[Role::kO], ForQueries(source_.config.head_shape(index), scales));
+    } else {
+      ScaleColumns(layer[OfExpert(Role::kDown, ExpertOf(made))], scales);
+    }
   }
 }
 

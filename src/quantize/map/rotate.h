@@ -42,9 +42,15 @@ struct ChannelScales {
   // [kv_heads, head_dim] or nothing: keys, those that RoPE turns into each other by one factor, and
   // in all heads alike where these share the weights of a norm.
   std::vector<double> keys;
+  // Rows of v [kv_heads, head_dim] and of each up [intermediate] or nothing: what o, which has v's
+  // scales for every head that reads them, and down multiply with.
+  ByRole<std::vector<double>> outputs;
   // [kv_heads, head_dim] or nothing: the mean of keys behind RoPE, before they are divided.
   std::vector<double> key_mean;
 };
+
+// Scales of kv heads [kv_heads, head_dim] for all query heads, [heads, head_dim].
+std::vector<double> ForQueries(const HeadShape& shape, std::span<const double> scales);
 
 // The plan of the source itself: no online transforms, and nothing folded.
 Plan SourcePlan(Plan plan);
@@ -84,6 +90,7 @@ class Rotator {
  private:
   void ScaleNorms(FloatLayer& layer, int64_t index) const;
   void CenterKeys(FloatLayer& layer, int64_t index) const;
+  void ScaleOutputs(FloatLayer& layer, int64_t index) const;
   void ScaleKeys(FloatLayer& layer, int64_t index) const;
   void RotateLayer(FloatLayer& layer, int64_t index) const;
   Matrix<double> RotatedRows(Role role, Matrix<double> rows) const;

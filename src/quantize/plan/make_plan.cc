@@ -83,7 +83,9 @@ class FieldUses {
     Json record = Json::object();
     for (const auto& [field, idle] : reasons_) {
       if (field->get == nullptr || !idle.empty()) continue;
-      record[std::string(field->name)] = ValueJson({field, field->get(recipe)});
+      const double value = field->get(recipe);
+      if (value == 0 && !field->always_recorded) continue;
+      record[std::string(field->name)] = ValueJson({field, value});
     }
     return record;
   }
@@ -198,6 +200,21 @@ void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
   PlanFromJson(ToJson(plan), config, where);
 }
 
+// Refuses what a search of scales in the source's own channels does not see.
+void CheckScaleSearch(const Recipe& recipe) {
+  if (!recipe.searches_scales()) return;
+  if (recipe.rotation != Rotation::kNone) {
+    FailUsage(
+        "--scale-steps: rotations mix the channels that it scales; use --rotation none, or 0");
+  }
+  if (recipe.order != ChannelOrder::kNone) {
+    FailUsage("--scale-steps: groups change where channels are ordered; use --order none, or 0");
+  }
+  if (recipe.smoothing > 0 || recipe.output_smoothing > 0) {
+    FailUsage("--scale-steps: --alpha and --output-alpha scale the same channels; use 0 for these");
+  }
+}
+
 }  // namespace
 
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan) {
@@ -221,6 +238,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
   plan.recent_bits = recipe.recent_bits();
   plan.center_keys = recipe.centers_keys();
   plan.norms_folded = TurnsResidual(config, recipe);
+  CheckScaleSearch(recipe);
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("--alpha: this rotation folds the norms away; use --rotation none or inputs, or 0");
   }

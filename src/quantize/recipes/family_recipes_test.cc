@@ -33,7 +33,7 @@ TEST_P(FamilyRecipes, KernelsComputeWhatIsStored) {
   Recipe quik = kQuikRecipe;
   quik.tail = 16;
   for (const Recipe* recipe :
-       {&kW4a8Recipe, &kQuarotRecipe, &std::as_const(quik), &kNibbleRecipe}) {
+       {&kW4a8Recipe, &kQuarotRecipe, &std::as_const(quik), &kNibbleRecipe, &kAwqRecipe}) {
     QuantizeOptions options = {.model = source,
                                .output = testing::TempDir() + "/" + name + "-out",
                                .recipe = *recipe,

@@ -9,10 +9,10 @@
 namespace nibble {
 namespace {
 
-constexpr const Recipe* kRecipes[] = {&kW4a8Recipe,        &kQuarotRecipe, &kQuarotPaperRecipe,
-                                      &kNibbleRecipe,      &kQuikRecipe,   &kAtomRecipe,
-                                      &kQuipsharpRecipe,   &kQserveRecipe, &kGptqRecipe,
-                                      &kSmoothquantRecipe, &kRtnRecipe,    &kStoredRecipe};
+constexpr const Recipe* kRecipes[] = {
+    &kW4a8Recipe,        &kQuarotRecipe,    &kQuarotPaperRecipe, &kNibbleRecipe, &kQuikRecipe,
+    &kAtomRecipe,        &kQuipsharpRecipe, &kQserveRecipe,      &kGptqRecipe,   &kAwqRecipe,
+    &kSmoothquantRecipe, &kRtnRecipe,       &kStoredRecipe};
 
 }  // namespace
 
@@ -96,7 +96,8 @@ Recipe PlainRecipe(Recipe recipe) {
   recipe.rotation = none.rotation, recipe.learned_rotation = recipe.learned_scales = false;
   recipe.smoothing = recipe.balance = recipe.output_smoothing = 0;
   recipe.key_smoothing = recipe.key_balance = 0;
-  recipe.center_keys = false, recipe.cache_loss = 0;
+  recipe.center_keys = recipe.output_clips = false;
+  recipe.cache_loss = 0, recipe.scale_steps = 0;
   recipe.order = none.order, recipe.tail = 0;
   recipe.rounding = Rounding::kNearest;
   if (recipe.activations.clip == 0) recipe.activations.clip = 1;

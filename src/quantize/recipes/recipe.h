@@ -101,6 +101,13 @@ struct Recipe {
   // QServe's smoothing of what o and down read, with SmoothQuant's formula and this alpha; 0 = not
   // at all. Not with online transforms, which mix those channels.
   double output_smoothing = 0;
+  // AWQ's scales (Lin et al. 2023), of what norms, v and up give out: mean|x|^a, with that of so
+  // many steps of a from 0 to 1 which leaves products the smallest error; 0 = not at all
+  // (search_scales.h).
+  int scale_steps = 0;
+  // Weights are cut off where their products come closest before they are rounded, AWQ's search
+  // (output_clips.h).
+  bool output_clips = false;
   // GPTQ (Frantar et al. 2022).
   bool act_order = false;  // columns by falling Hessian diagonal
   double damp = 0.01;      // share of the mean diagonal added before factoring
@@ -128,6 +135,7 @@ struct Recipe {
   // scales and orders behind it are those of channels.h.
   bool scales_channels() const { return smoothing > 0 || balance > 0 || scales_keys(); }
   bool scales_keys() const { return key_smoothing > 0 || key_balance > 0; }
+  bool searches_scales() const { return scale_steps > 0; }
   // Returns whether some layers may have four bits in place of these.
   bool narrows(const FormatSpec& cached) const { return cache_loss > 0 && IsWideCache(cached); }
   bool chooses_cache() const { return narrows(k) || narrows(v); }
@@ -143,7 +151,8 @@ struct Recipe {
   bool arranges_channels() const { return output_smoothing > 0 || order != ChannelOrder::kNone; }
   // Returns whether weights are scaled, reordered or rotated before they are rounded.
   bool maps() const {
-    return rotation != Rotation::kNone || scales_channels() || arranges_channels();
+    return rotation != Rotation::kNone || scales_channels() || searches_scales() ||
+           arranges_channels();
   }
   bool transforms_online() const { return rotation != Rotation::kNone && online_transforms; }
   bool falls_back() const {
@@ -154,8 +163,8 @@ struct Recipe {
     return activations.clip == 0 && (activations.quantized() || !rules.empty());
   }
   bool calibrates() const {
-    return reads_source() || arranges_channels() || learns_rotation() || searches_clips() ||
-           chooses_cache() || rounding == Rounding::kGptq;
+    return reads_source() || searches_scales() || output_clips || arranges_channels() ||
+           learns_rotation() || searches_clips() || chooses_cache() || rounding == Rounding::kGptq;
   }
 };
 
@@ -166,6 +175,7 @@ extern const Recipe kQuarotPaperRecipe;
 extern const Recipe kQuikRecipe;
 extern const Recipe kAtomRecipe;
 extern const Recipe kSmoothquantRecipe;
+extern const Recipe kAwqRecipe;
 extern const Recipe kNibbleRecipe;
 extern const Recipe kQserveRecipe;
 extern const Recipe kQuipsharpRecipe;

@@ -157,6 +157,10 @@ Reason NeedsSearchedClips(const Recipe& r) {
                                               : reason;
 }
 
+Reason NeedsFloatWeights(const Recipe& r) {
+  return r.rounding == Rounding::kStored ? "codes of the source stay" : NeedsGrid(r);
+}
+
 Reason NeedsFewBits(const Recipe& r) {
   return r.weights.bits <= 4 ? "" : "weights of more than 4 bits are numbers";
 }
@@ -346,13 +350,31 @@ std::vector<RecipeField> MethodFields() {
   };
 }
 
+// Recorded where they are on: checkpoints of other recipes are what they were without these fields.
+std::vector<RecipeField> SearchFields() {
+  std::vector<RecipeField> fields = {
+      {"scale-steps", Whole(0, 100),
+       "AWQ: channels of norms, v and up scaled by a power of their mean, searched in so many "
+       "steps "
+       "from 0 to 1; 0 = off. Needs --rotation none",
+       Set<&Recipe::scale_steps>, IfOn<&Recipe::scale_steps, NeedsWeights>,
+       Get<&Recipe::scale_steps>},
+      {"output-clips", Switch("no-output-clips"),
+       "AWQ: cut weights off, but for q and k, where their products come closest",
+       Set<&Recipe::output_clips>, IfOn<&Recipe::output_clips, NeedsFloatWeights>,
+       Get<&Recipe::output_clips>},
+  };
+  for (RecipeField& field : fields) field.always_recorded = false;
+  return fields;
+}
+
 }  // namespace
 
 std::span<const RecipeField> RecipeFields() {
   static const std::vector<RecipeField> fields = [] {
     std::vector<RecipeField> all = LinearFields();
     for (RecipeField& field : all) field.of_linears = true;
-    for (const auto& more : {OtherFormatFields(), MethodFields()}) {
+    for (const auto& more : {OtherFormatFields(), MethodFields(), SearchFields()}) {
       all.insert(all.end(), more.begin(), more.end());
     }
     return all;

@@ -30,7 +30,8 @@ struct RecipeField {
   std::string_view (*idle)(const Recipe&);
   // The value for the record; null where the plan shows it.
   double (*get)(const Recipe&) = nullptr;
-  bool of_linears = false;  // rules can have it
+  bool of_linears = false;      // rules can have it
+  bool always_recorded = true;  // else only where it is on
 };
 
 // All fields in the order in which they are set: what says more in particular comes later.

@@ -136,6 +136,9 @@ TEST_F(IdleFields, AreErrors) {
            {kQuarotRecipe, "w-clip=1,squared-clips", "--squared-clips", "--w-clip 0"},
            {kRtnRecipe, "order=largest", "--order largest", "neither"},
            {kQuipsharpRecipe, "foem=0.1", "--foem 0.1", "lattice"},
+           {kQuipsharpRecipe, "output-clips", "--output-clips", "lattice"},
+           {kStoredRecipe, "output-clips", "--output-clips", "stay"},
+           {kRtnRecipe, "w-bits=16,scale-steps=20", "--scale-steps 20", "no weights"},
            {kGptqRecipe, "kv-asym", "--kv-asym", "cache"}}) {
     EXPECT_THAT(Refusal(recipe, fields), AllOf(HasSubstr(option), HasSubstr(reason))) << fields;
   }
@@ -168,7 +171,12 @@ TEST_F(IdleFields, AreNotRecorded) {
   EXPECT_EQ(gptq["rounding"], "gptq");
   EXPECT_EQ(gptq["calib-quantized"], true);
   const Json nearest = record(kQuarotRecipe, "rounding=rtn");
-  for (const char* field : {"damp", "calib-quantized"}) EXPECT_FALSE(nearest.contains(field));
+  for (const char* field : {"damp", "calib-quantized", "scale-steps", "output-clips"}) {
+    EXPECT_FALSE(nearest.contains(field)) << field;
+  }
+  const Json awq = record(kAwqRecipe, "scale-steps=10");
+  EXPECT_EQ(awq["scale-steps"], 10);
+  EXPECT_EQ(awq["output-clips"], true);
 }
 
 }  // namespace

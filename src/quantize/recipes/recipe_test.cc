@@ -216,6 +216,20 @@ TEST(ModelsWithoutNormsInFront, HaveNoneToScaleAndLearnNoScales) {
   }
 }
 
+TEST(SearchedScales, SeeNeitherRotationsNorOrdersNorOtherScales) {
+  const ModelConfig config = FindShape("llama2-7b");
+  EXPECT_EQ(Refusal(config, kAwqRecipe), "");
+  for (const auto& [fields, reason] :
+       std::vector<std::pair<const char*, const char*>>{{"rotation=hadamard", "--rotation none"},
+                                                        {"order=largest", "--order none"},
+                                                        {"alpha=0.5", "--alpha"},
+                                                        {"output-alpha=0.5", "--output-alpha"}}) {
+    EXPECT_THAT(Refusal(config, ChangedRecipe(kAwqRecipe, ParseFields(fields), {})),
+                AllOf(HasSubstr("--scale-steps"), HasSubstr(reason)))
+        << fields;
+  }
+}
+
 TEST(ModelsWithNormsOfValues, HaveNoOutputsToScale) {
   Recipe recipe = kRtnRecipe;
   recipe.output_smoothing = 0.5;

@@ -104,6 +104,13 @@ double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
   return kProgramBytes + std::max(bytes, 3 * table);
 }
 
+// Bytes of the windows that searches of scales and clips read, in the backend's memory.
+double SearchedBytes(const ModelConfig& c, const QuantizeOptions& o) {
+  if (!o.recipe.searches_scales() && !o.recipe.output_clips) return 0;
+  const int64_t windows = std::min(o.calibration_windows, kStatisticsWindows);
+  return static_cast<double>(Stream::Bytes(c, windows * o.context));
+}
+
 // Bytes on a GPU: windows, the widest Hessians with what GPTQ makes of them, and the largest
 // matrix; or all weights and what gradients or learning leave behind in the layers.
 double DeviceBytes(const ModelConfig& c, const QuantizeOptions& o, int64_t tokens) {
@@ -127,7 +134,7 @@ double DeviceBytes(const ModelConfig& c, const QuantizeOptions& o, int64_t token
   if (LearnsScales(o.recipe, c, tokens)) {
     bytes = std::max(bytes, ScaleLearningBytes(o.recipe, c, tokens));
   }
-  return kDeviceProgramBytes + bytes;
+  return kDeviceProgramBytes + bytes + SearchedBytes(c, o);
 }
 
 }  // namespace
@@ -166,7 +173,8 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
     e.device_bytes = std::max(DeviceBytes(c, options, tokens), kDeviceProgramBytes + choice);
     return e;
   }
-  e.peak_memory_bytes = std::max(e.peak_memory_bytes, kProgramBytes + choice);
+  e.peak_memory_bytes =
+      std::max(e.peak_memory_bytes + SearchedBytes(c, options), kProgramBytes + choice);
   if (recipe.rounding == Rounding::kGptq) {
     const double windows =
         (recipe.gptaq > 0 ? 2 : 1) * static_cast<double>(Stream::Bytes(c, tokens));

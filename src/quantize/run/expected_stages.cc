@@ -11,7 +11,9 @@
 #include "quantize/plan/choose_cache.h"
 #include "quantize/plan/choose_clips.h"
 #include "quantize/plan/choose_transforms.h"
+#include "quantize/walk/input_sample.h"
 #include "quantize/walk/loss_weights.h"
+#include "quantize/walk/output_clips.h"
 
 namespace nibble {
 namespace {
@@ -131,6 +133,10 @@ std::vector<ProgressJob::Stage> ExpectedStages(const ModelConfig& c, const Plan&
   add(recipe.learns_rotation(), "rotation",
       made + pass(kRotationWindows) + LearningFlops(c) / rates.learning);
   add(recipe.reads_source(), "statistics", pass(kStatisticsWindows));
+  add(recipe.searches_scales(), "search",
+      made + pass(kStatisticsWindows) +
+          layers * plain.weights * (recipe.scale_steps + 1) *
+              (2 * kSampledTokens / rates.host_floats + 1 / rates.table));
   add(recipe.falls_back(), "transforms", 2 * pass(kTransformWindows));
   add(recipe.arranges_channels(), "statistics", made + pass(kStatisticsWindows));
   const auto checked = static_cast<double>(kCheckedWindows * CheckedContext(c));
@@ -140,9 +146,14 @@ std::vector<ProgressJob::Stage> ExpectedStages(const ModelConfig& c, const Plan&
   const double forward = (work.linear + work.attention * keys) / rates.integers;
   const double calibrated = tokens * (forward + work.gram / rates.gram);
   const bool gptq = recipe.rounding == Rounding::kGptq;
+  const double clipped =
+      recipe.output_clips
+          ? pass(kStatisticsWindows) + layers * plain.weights * kTriedOutputClips / rates.table
+          : 0;
   add(gptq, "quantize",
-      layers * (calibrated + work.rounding / rates.rounding + plain.weights / rates.moved));
-  add(!gptq, "quantize", layers * plain.weights / rates.plain);
+      clipped +
+          layers * (calibrated + work.rounding / rates.rounding + plain.weights / rates.moved));
+  add(!gptq, "quantize", clipped + layers * plain.weights / rates.plain);
   const auto ids = static_cast<int64_t>(tokens);
   add(LearnsScales(recipe, c, ids), "scales",
       2 * parameters * ScaleLearningTokens(recipe, c, ids) / rates.learning);

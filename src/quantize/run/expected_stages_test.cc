@@ -17,14 +17,13 @@ namespace nibble {
 namespace {
 
 // A title that a run reports and nobody expects would leave its ETA at that of the stage alone.
-TEST(ExpectedStages, AreThoseOfARunInItsOrder) {
+void ExpectStagesOfARun(const Recipe& recipe, size_t least) {
   QuantizeOptions options = {.model = kTinyModel,
                              .output = testing::TempDir() + "/expected-stages",
-                             .recipe = kNibbleRecipe,
+                             .recipe = recipe,
                              .calibration_windows = 2,
                              .context = 64,
                              .force = true};
-  options.recipe.center_keys = true;
   std::filesystem::remove_all(options.output + ".partial");
   std::vector<std::string> reported;
   QuantizeReport report;
@@ -44,7 +43,14 @@ TEST(ExpectedStages, AreThoseOfARunInItsOrder) {
     EXPECT_GT(next->seconds, 0) << title;
     ++next;
   }
-  EXPECT_GE(reported.size(), 4u) << "of rotation, statistics, transforms, clips and quantize";
+  EXPECT_GE(reported.size(), least) << recipe.name;
+}
+
+TEST(ExpectedStages, AreThoseOfARunInItsOrder) {
+  Recipe recipe = kNibbleRecipe;
+  recipe.center_keys = true;
+  ExpectStagesOfARun(recipe, 4);      // of rotation, statistics, transforms, clips and quantize
+  ExpectStagesOfARun(kAwqRecipe, 2);  // search and quantize
 }
 
 TEST(ExpectedStages, TakeAGpuLessTimeThanAFewCores) {

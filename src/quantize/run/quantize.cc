@@ -15,6 +15,7 @@
 #include "quantize/learn/learn_rotation.h"
 #include "quantize/learn/learn_scales.h"
 #include "quantize/map/channel_scales.h"
+#include "quantize/map/search_scales.h"
 #include "quantize/plan/choose_clips.h"
 #include "quantize/plan/choose_transforms.h"
 #include "quantize/round/host_math.h"
@@ -24,6 +25,7 @@
 #include "quantize/run/rest_tensors.h"
 #include "quantize/run/work_directory.h"
 #include "quantize/walk/calibrate.h"
+#include "quantize/walk/output_clips.h"
 #include "source/model_source.h"
 
 namespace nibble {
@@ -59,14 +61,18 @@ void UpdateOrStop(Progress& progress, double done, const std::string& detail = "
   progress.Update(done, detail);
 }
 
+// The text of passes whose findings more windows do not change.
+std::span<const int32_t> TextOfStatistics(const Job& job) {
+  const auto most = static_cast<size_t>(kStatisticsWindows * job.options.context);
+  return std::span(job.calibration).first(std::min(job.calibration.size(), most));
+}
+
 std::vector<LayerStatistics> CollectStatistics(const Job& job, const Plan& plan,
                                                const Rotator& rotator, Backend& backend,
                                                bool with_keys) {
   const int64_t context = job.options.context;
-  const size_t count =
-      std::min(job.calibration.size(), static_cast<size_t>(kStatisticsWindows * context));
-  const std::span<const int32_t> ids = std::span(job.calibration).first(count);
-  const auto tokens = static_cast<double>(count);
+  const std::span<const int32_t> ids = TextOfStatistics(job);
+  const auto tokens = static_cast<double>(ids.size());
   Progress progress("statistics", "tokens", tokens);
   return CollectStatistics(backend, job.source.config, plan, rotator, ids, context, with_keys,
                            [&](double share, std::string_view what) {
@@ -100,6 +106,26 @@ std::vector<ChannelScales> ScalesOfChannels(const Job& job, Backend& backend,
     statistics = CollectStatistics(job, plan, source, backend, recipe.reads_keys());
   }
   return ScalesOf(statistics, source, job.source.config, recipe);
+}
+
+// Scales that are searched, beside those of keys that the rotator may have.
+void SearchScales(const Job& job, Rotator& rotator, Backend& backend) {
+  const ModelConfig& c = job.source.config;
+  const Plan plan = SourcePlan(job.plan);
+  const Rotator source(job.source, Recipe{}, plan, 0);
+  Progress progress("search", "layers", static_cast<double>(c.layers));
+  std::vector<ChannelScales> found =
+      SearchScales(backend,
+                   {c, job.plan, job.options.recipe.scale_steps, source, TextOfStatistics(job),
+                    job.options.context},
+                   [&](double done) { UpdateOrStop(progress, done); });
+  std::vector<ChannelScales> scales = rotator.scales();
+  scales.resize(found.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    scales[i].norms = std::move(found[i].norms);
+    scales[i].outputs = std::move(found[i].outputs);
+  }
+  rotator.Scale(std::move(scales));
 }
 
 // Layers as they are rounded: folded, rotated, their channels scaled and in order.
@@ -179,6 +205,11 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
                         job.calibration, job.options.context, file ? &*file : nullptr,
                         WeightsOfLoss(job, rotator, layers, work, backend));
   }
+  std::optional<OutputClips> clips;
+  if (job.options.recipe.output_clips) {
+    clips.emplace(backend, c, job.plan, rotator.embedding(), TextOfStatistics(job),
+                  job.options.context);
+  }
   const double tokens = calibration ? static_cast<double>(job.calibration.size()) : 1;
   Progress progress("quantize", calibration ? "layer tokens" : "layers",
                     static_cast<double>(c.layers) * tokens);
@@ -193,6 +224,7 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
     std::map<Role, double> errors;
     if (auto saved = work.FindLayer(i, job.plan, c)) {
       at(0, "resumed");
+      if (clips) clips->Skip(i, layer);
       if (calibration) calibration->Skip(saved->layer, layer, i);
       errors = saved->errors;
       ++report.resumed_layers;
@@ -201,6 +233,7 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       // them.
       if (work.FindLearned(c)) work.FailDamaged(LayerShardName(i));
       at(0, "rotated");
+      if (clips) clips->Clip(i, layer);
       LayerWeights stored = calibration ? calibration->Round(std::move(layer), i, errors, at)
                                         : RoundLayerNearest(std::move(layer), job.plan, i, errors);
       work.SaveLayer(i, {std::move(stored), errors}, job.plan);
@@ -323,6 +356,7 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   if (job.options.recipe.reads_source()) {
     rotator.Scale(ScalesOfChannels(job, *backend, unrotated));
   }
+  if (job.options.recipe.searches_scales()) SearchScales(job, rotator, *backend);
   if (job.options.recipe.falls_back()) LeaveOutTransforms(job, rotator, *backend);
   const FloatLayers layers =
       KeepLayers(MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated)),
