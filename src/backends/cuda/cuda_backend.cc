@@ -190,6 +190,7 @@ class CudaBackend final : public Backend {
   DeviceBuffer<float> sums_;  // of Multiply
   Buffer<float> host_{cuda::AllocatePinned};
   cuda::DeviceBuffer<cuda::LikelyRow> likely_;
+  cuda::DeviceBuffer<cuda::LikelyPart> likely_parts_;
   cuda::CacheOps cache_;
   CudaServices services_{stream_.get()};
   cuda::Recordings<cuda::Graph> recordings_;
@@ -216,7 +217,8 @@ std::vector<Likely> CudaBackend::FindLikelyRows(const float* logits, int64_t wid
                                                 std::span<const LikelyQuery> queries) {
   const auto count = static_cast<int64_t>(queries.size());
   cuda::LikelyRow* const rows = likely_.Grow(count);
-  cuda::FindLikely(logits, width, cap, queries, rows, stream_.get());
+  cuda::FindLikely(logits, width, cap, queries, likely_parts_.Grow(count * cuda::kLikelyParts),
+                   rows, stream_.get());
   constexpr int64_t kFloats = sizeof(cuda::LikelyRow) / sizeof(float);
   const auto* const answers = reinterpret_cast<const cuda::LikelyRow*>(
       Read(reinterpret_cast<const float*>(rows), count * kFloats));
@@ -226,7 +228,7 @@ std::vector<Likely> CudaBackend::FindLikelyRows(const float* logits, int64_t wid
     const size_t listed = std::min(static_cast<size_t>(row.count), kMaxLikely);
     all[i] = {.finite = row.finite != 0,
               .complete = static_cast<size_t>(row.count) <= kMaxLikely,
-              .total = row.total,
+              .total = static_cast<double>(row.total),
               .tokens = {row.tokens, row.tokens + listed}};
     std::ranges::sort(all[i].tokens, [](const auto& a, const auto& b) { return a.before(b); });
   });

@@ -7,7 +7,6 @@
 #include "backends/cuda/acts/likely.h"
 #include "backends/cuda/ptx/ptx.h"
 #include "backends/cuda/runtime/launch.h"
-#include "backends/cuda/runtime/warp_reduce.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -20,6 +19,7 @@ struct LikelyArguments {
   const float* logits;
   int64_t width;
   float cap;
+  LikelyPart* parts;
   LikelyRow* answers;
   LikelyQuery queries[kMaxQueries];
 };
@@ -37,6 +37,13 @@ __device__ void ForColumns(int64_t width, Work&& work) {
 #pragma unroll 4
   for (int64_t i = first + threadIdx.x; i < end; i += kThreads) work(i);
 }
+
+struct Larger {
+  __device__ float operator()(float x, float y) const { return fmaxf(x, y); }
+};
+struct Sum {
+  __device__ float operator()(float x, float y) const { return x + y; }
+};
 
 template <typename Join>
 __device__ float JoinBlock(float v, Join&& join) {
@@ -64,16 +71,15 @@ __global__ void __launch_bounds__(kThreads)
     finite = finite && isfinite(logit);
     top = fmaxf(top, Logit(a, i));
   });
-  top = JoinBlock(top, [](float x, float y) { return fmaxf(x, y); });
+  top = JoinBlock(top, Larger());
   if (cold > 0) {
     ForColumns(a.width, [&](int64_t i) { sum += expf((Logit(a, i) - top) * cold); });
-    sum = JoinBlock(sum, [](float x, float y) { return x + y; });
+    sum = JoinBlock(sum, Sum());
   }
   finite = __syncthreads_and(finite);
   if (threadIdx.x > 0) return;
-  LikelyRow& row = a.answers[blockIdx.y];
-  row.parts[blockIdx.x] = {top, sum, finite};
-  if (blockIdx.x == 0) row.count = 0;
+  a.parts[blockIdx.y * kLikelyParts + blockIdx.x] = {top, sum, finite};
+  if (blockIdx.x == 0) a.answers[blockIdx.y].count = 0;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -82,18 +88,14 @@ __global__ void __launch_bounds__(kThreads)
   AllowNextGrid();
   const LikelyQuery query = a.queries[blockIdx.y];
   LikelyRow& row = a.answers[blockIdx.y];
-  float top = -INFINITY;
-  for (const auto& part : row.parts) top = fmaxf(top, part.top);
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    double total = 0;
-    bool finite = true;
-    for (const auto& part : row.parts) {
-      // A part without columns has no largest logit.
-      if (part.sum > 0)
-        total += static_cast<double>(part.sum * expf((part.top - top) * query.cold));
-      finite = finite && part.finite;
-    }
-    row.total = total, row.finite = finite;
+  LikelyPart part = {.top = -INFINITY, .sum = 0, .finite = 1};
+  if (threadIdx.x < kLikelyParts) part = a.parts[blockIdx.y * kLikelyParts + threadIdx.x];
+  const float top = JoinBlock(part.top, Larger());
+  if (blockIdx.x == 0) {
+    const float share = part.sum > 0 ? part.sum * expf((part.top - top) * query.cold) : 0;
+    const float total = JoinBlock(share, Sum());
+    const bool finite = __syncthreads_and(part.finite);
+    if (threadIdx.x == 0) row.total = total, row.finite = finite;
   }
   const float least = top - query.window;
   ForColumns(a.width, [&](int64_t i) {
@@ -107,17 +109,21 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void FindLikely(const float* logits, int64_t width, float cap, std::span<const LikelyQuery> queries,
-                LikelyRow* answers, cudaStream_t stream) {
+                LikelyPart* parts, LikelyRow* answers, cudaStream_t stream) {
   while (!queries.empty()) {
     const size_t count = std::min(queries.size(), size_t{kMaxQueries});
-    LikelyArguments a = {
-        .logits = logits, .width = width, .cap = cap, .answers = answers, .queries = {}};
+    LikelyArguments a = {.logits = logits,
+                         .width = width,
+                         .cap = cap,
+                         .parts = parts,
+                         .answers = answers,
+                         .queries = {}};
     std::copy_n(queries.begin(), count, a.queries);
     const LaunchShape shape = {.grid = dim3(kLikelyParts, static_cast<unsigned>(count)),
                                .block = kThreads};
     LaunchDependent(LikelyPartsKernel, shape, stream, a);
     LaunchDependent(LikelyListKernel, shape, stream, a);
-    logits += static_cast<int64_t>(count) * width, answers += count;
+    logits += static_cast<int64_t>(count) * width, parts += count * kLikelyParts, answers += count;
     queries = queries.subspan(count);
   }
 }
