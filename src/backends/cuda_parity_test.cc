@@ -132,7 +132,8 @@ TEST_F(CudaTest, CodesOfGatedTransformsAgree) {
                                 {.bits = 4, .clip = 0.8, .signed_scale = true},
                                 {.bits = 8, .clip = 0.9},
                                 {.bits = 4, .symmetric = false, .clip = 0.9}};
-  for (const int64_t width : {4096, 8192, 11008, 13696, 14336, 18944, 28672}) {
+  for (const int64_t width : {4096, 6912, 8192, 8960, 11008, 13696, 13824, 14336, 15360, 17408,
+                              18944, 25600, 27648, 28672}) {
     for (const int64_t tokens : {1, 5, 140}) {
       auto gate = RandomVector(rng_, tokens * width), up = RandomVector(rng_, tokens * width);
       for (float& v : up) v *= tokens == 5 ? 1e6f : 1;  // beyond fp16
@@ -153,6 +154,36 @@ TEST_F(CudaTest, CodesOfGatedTransformsAgree) {
       source = {.op = ActsSource::Op::kIntermediate, .values = plain.data()};
       CheckCodes(ours_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// The same of fp32 rows behind a norm.
+TEST_F(CudaTest, CodesOfNormedTransformsAgree) {
+  const FormatSpec formats[] = {{.bits = 4, .clip = 0.8, .signed_scale = true},
+                                {.bits = 8},
+                                {.bits = 8, .symmetric = false, .clip = 0.9}};
+  for (const int64_t width : {640, 2560, 3840, 4096, 5376, 8192}) {
+    for (const int64_t tokens : {1, 5, 140}) {
+      auto x = RandomVector(rng_, tokens * width);
+      for (float& v : x) v *= tokens == 5 ? 1e6f : 1;  // beyond fp16
+      const auto norm = RandomVector(rng_, width);
+      const Buffer<float> device_x = Copy(x), device_norm = Copy(norm);
+      for (const bool weighted : {true, false}) {
+        ActsSource source = {.x = x.data(),
+                             .op = ActsSource::Op::kRmsNorm,
+                             .norm_weight = weighted ? norm.data() : nullptr,
+                             .norm_eps = 1e-5f};
+        InputSpec spec = {.width = width, .transform = FullHadamard(width)};
+        const float* exact = ref_->PrepareActs(source, tokens, spec).values;
+        source.x = device_x.data();
+        source.norm_weight = weighted ? device_norm.data() : nullptr;
+        for (const FormatSpec& format : formats) {
+          spec.activations = format;
+          CheckCodes(ours_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
+          if (HasFatalFailure()) return;
+        }
+      }
     }
   }
 }

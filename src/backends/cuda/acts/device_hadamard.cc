@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,7 +16,6 @@ namespace nibble::cuda {
 namespace {
 
 constexpr std::array kSteps = {1, 2, 3, 4, 7, 11};
-constexpr std::array kTileSteps = {4, 11};
 
 struct Dense {
   int order;
@@ -90,25 +90,101 @@ std::vector<uint32_t> SignWords(const Dense& factor, int k_steps, int tiles) {
   return signs;
 }
 
-// The dense matrix of a TileHadamard and the rest of it, or no blocks.
+// ---- Tiles (TileHadamard) ----
+
+// Shapes that prepare_sm90.cu has, the cheapest first.
+struct TileShape {
+  int k_steps, blocks, columns;
+};
+constexpr TileShape kTileShapes[] = {{4, 1, 64},  {4, 2, 64},  {4, 4, 64},  {4, 8, 64},
+                                     {11, 1, 64}, {11, 2, 64}, {9, 1, 48},  {4, 1, 160},
+                                     {9, 1, 96},  {9, 2, 96},  {10, 1, 160}};
+
 struct TileView {
-  Dense dense;
-  int blocks = 0;
+  TileHadamard tile;  // its pointers are null; order 0: there is no such view
+  Dense order, columns;
 };
 
-TileView ViewAsTiles(const TransformSpec& spec, const std::vector<Dense>& factors, int sylvester) {
-  if (spec.outer != 1 || spec.inner != 1 || factors.size() > 1) return {};
-  const Dense one = {.order = 1, .h = {1}};
-  const Dense& dense = factors.empty() ? one : factors[0];
-  if (dense.h.empty()) return {};
-  int strides = 1;  // of the Sylvester factor that go into the dense matrix
-  while (dense.order * strides * 2 <= 16 * kTileSteps[0] && sylvester >= strides * 2 * 64) {
-    strides *= 2;
+// Axes of a row are dense factors, then the strides of the Sylvester one: `fine` for H_order, then
+// blocks, then those of H_columns, at least 8 or, behind its dense factor, all.
+struct Split {
+  std::vector<Dense> dense;
+  int sylvester;
+
+  // H_columns with the first or the last dense factor, or with none: `own` = -1.
+  std::optional<TileView> View(const TileShape& shape, int own) const {
+    const int last = static_cast<int>(dense.size()) - 1;
+    const int strides = own < 0 ? 64 : std::min(sylvester, 8);
+    int rest = 1;  // orders of H_order's dense factors
+    for (int i = 0; i <= last; ++i) rest *= i == own ? 1 : dense[static_cast<size_t>(i)].order;
+    const int columns = (own < 0 ? 1 : dense[static_cast<size_t>(own)].order) * strides;
+    const int fine = sylvester / strides / shape.blocks, order = rest * fine;
+    const bool whole = strides * shape.blocks * fine == sylvester && order <= 16 * shape.k_steps;
+    const bool close = strides >= 8 || own == last;                // eight columns are neighbours
+    const bool pays = own < 0 || 2 * order >= 16 * shape.k_steps;  // padding is not most of it
+    if (columns != shape.columns || !whole || !close || !pays) return std::nullopt;
+
+    const bool in_front = own >= 0 && own < last;
+    TileView view = {.tile = {.order = order,
+                              .blocks = shape.blocks,
+                              .columns = columns,
+                              .k_steps = shape.k_steps,
+                              .fine_log2 = std::countr_zero(static_cast<unsigned>(fine)),
+                              .row_stride = sylvester * (in_front ? 1 : columns / strides),
+                              .fine_stride = shape.blocks * strides,
+                              .block_stride = strides,
+                              .eight_stride = strides != 8 ? 8 : sylvester * (in_front ? rest : 1)},
+                     .order = SylvesterMatrix(1),
+                     .columns = SylvesterMatrix(1)};
+    for (int i = 0; i <= last; ++i) {
+      Dense& of = i == own ? view.columns : view.order;
+      of = Merged(of, dense[static_cast<size_t>(i)]);
+    }
+    view.order = Merged(view.order, SylvesterMatrix(fine));
+    view.columns = Merged(view.columns, SylvesterMatrix(strides));
+    return view;
   }
-  const int blocks = sylvester / strides / 64, order = dense.order * strides;
-  const int max = order > 16 * kTileSteps[0] ? 2 : 8;
-  if (blocks < 1 || blocks > max || order > 16 * kTileSteps[1]) return {};
-  return {.dense = Merged(dense, SylvesterMatrix(strides)), .blocks = blocks};
+};
+
+TileView ViewAsTiles(const TransformSpec& spec) {
+  if (spec.outer != 1 || spec.inner != 1) return {};
+  Split split = {.dense = {}, .sylvester = 1};
+  for (const TransformFactor& factor : spec.factors) {
+    if (!factor.hadamard()) return {};
+    if (factor.kind == FactorKind::kSylvester) {
+      split.sylvester = static_cast<int>(factor.order);
+    } else {
+      const std::span<const int8_t> h = HadamardMatrix(factor);
+      split.dense.push_back({.order = static_cast<int>(factor.order), .h = {h.begin(), h.end()}});
+    }
+  }
+  const int last = static_cast<int>(split.dense.size()) - 1;
+  for (const TileShape& shape : kTileShapes) {
+    for (const int own : {-1, last, 0}) {
+      const auto view = own <= last ? split.View(shape, own) : std::nullopt;
+      if (view) return *view;
+    }
+  }
+  return {};
+}
+
+// TileHadamard::matrix: words of two fp16.
+std::vector<uint32_t> ColumnWords(const Dense& columns) {
+  const int padded = PaddedColumns(columns.order), width = OperandWidth(columns.order);
+  const int g = padded == 64 ? 8 : 4;
+  std::vector<uint32_t> words(static_cast<size_t>(padded * padded / 2));
+  for (int k = 0; k < columns.order; ++k) {
+    for (int to = 0; to < padded; ++to) {
+      const int j = to / 8, q = to % 8 / 2, e = to % 2;
+      const int output = 8 * g * (j / g) + 2 * g * q + 2 * (j % g) + e;
+      if (output >= columns.order) continue;
+      const bool plus = columns.h[static_cast<size_t>(output * columns.order + k)] > 0;
+      const auto place = static_cast<int>(OperandPlace(width, k, to % width / 8));
+      const int at = (to / width * padded + k) * width + place + to % 8;
+      words[static_cast<size_t>(at / 2)] |= (plus ? 0x3C00U : 0xBC00U) << (16 * e);
+    }
+  }
+  return words;
 }
 
 }  // namespace
@@ -127,9 +203,9 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
   plan_.segment = plan_.sylvester * plan_.inner;
   std::vector<uint32_t> signs;
   std::vector<size_t> offsets;
-  const auto add = [&](const Dense& dense, int k_steps, int tiles) {
+  const auto add = [&](const std::vector<uint32_t>& words) {
+    signs.resize((signs.size() + 3) / 4 * 4);  // 16 bytes
     offsets.push_back(signs.size());
-    const std::vector<uint32_t> words = SignWords(dense, k_steps, tiles);
     signs.insert(signs.end(), words.begin(), words.end());
   };
   int after = static_cast<int>(spec.order() * spec.inner);
@@ -147,13 +223,13 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
     const int k_steps = kSteps[static_cast<size_t>(smaller)];
     plan_.dense[plan_.dense_factors++] = {
         .order = dense.order, .after = after, .k_steps = k_steps, .signs = nullptr};
-    add(dense, k_steps, (dense.order + 15) / 16);
+    add(SignWords(dense, k_steps, (dense.order + 15) / 16));
   }
-  const TileView view = ViewAsTiles(spec, factors, plan_.sylvester);
-  if (view.blocks > 0) {
-    const int k_steps = kTileSteps[view.dense.order > 16 * kTileSteps[0] ? 1 : 0];
-    plan_.tile = {.order = view.dense.order, .blocks = view.blocks, .k_steps = k_steps};
-    add(view.dense, k_steps, (k_steps + 3) / 4 * 4);
+  const TileView view = ViewAsTiles(spec);
+  if (view.tile.order > 0) {
+    plan_.tile = view.tile;
+    add(SignWords(view.order, view.tile.k_steps, (view.tile.k_steps + 3) / 4 * 4));
+    add(ColumnWords(view.columns));
   }
   if (signs.empty()) return;
   void* memory = nullptr;
@@ -168,7 +244,9 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
     if (factors[i].h.empty()) plan_.dense[i].entries = reinterpret_cast<const float*>(words);
     if (!factors[i].h.empty()) plan_.dense[i].signs = words;
   }
-  if (view.blocks > 0) plan_.tile.signs = signs_.get() + offsets.back();
+  if (view.tile.order == 0) return;
+  plan_.tile.signs = signs_.get() + offsets[offsets.size() - 2];
+  plan_.tile.matrix = reinterpret_cast<const uint4*>(signs_.get() + offsets.back());
 }
 
 }  // namespace nibble::cuda
