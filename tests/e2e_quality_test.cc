@@ -79,15 +79,17 @@ TEST_F(QualityVerb, EveryRowIsUnderstoodOrHasAReason) {
 
 TEST_F(QualityVerb, PublishedFiguresStandBesideTheModelThatIsNamed) {
   const auto tables = [&](const Arguments& more) {
-    const Result r = Nibble(Command("work", Arguments{"--dry-run", "--only", "methods"} + more));
+    const Result r =
+        Nibble(Command("work", Arguments{"--dry-run", "--only", "methods,quik"} + more));
     EXPECT_EQ(r.code, 0) << r.err;
     return r.out;
   };
   const std::string named = tables({"--as", "llama2-7b"}), other = tables({});
   EXPECT_THAT(named, HasSubstr("llama2-7b, published: perplexity |"));
   EXPECT_THAT(named, ContainsRegex("\\| SmoothQuant \\|.*\\| 83.12 \\|"));
-  EXPECT_THAT(named, ContainsRegex("\\| OmniQuant \\|.*published only.*\\| 14.26 \\|"));
-  EXPECT_THAT(other, Not(AnyOf(HasSubstr("published"), HasSubstr("OmniQuant"))));
+  EXPECT_THAT(named, ContainsRegex("\\| OmniQuant \\|.*not measured.*\\| 14.26 \\|"));
+  EXPECT_THAT(named, ContainsRegex("\\| SmoothQuant W4A4 \\|.*published only.*\\| 83.12 \\|"));
+  EXPECT_THAT(other, Not(AnyOf(HasSubstr("published"), HasSubstr("SmoothQuant W4A4"))));
 }
 
 #ifndef NIBBLE_SLOW_BUILD  // recipes and tasks have sanitized tests of their own

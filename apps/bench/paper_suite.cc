@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // QuaRot (Ashkboos et al. 2024), QUIK (Ashkboos et al. 2023), Atom (Zhao et al. 2024), QServe (Lin
-// et al. 2024), QuIP# (Tseng et al. 2024), AWQ (Lin et al. 2023).
+// et al. 2024), QuIP# (Tseng et al. 2024), AWQ (Lin et al. 2023), OmniQuant (Shao et al.
+// 2023).
 #include "apps/bench/paper_suite.h"
 
 #include <algorithm>
@@ -18,6 +19,7 @@ std::vector<PaperSection> QuarotTables() {
        {{"not quantized", "", ""},
         {"round to nearest, no rotation", "quarot", "rotation=none,rounding=rtn"},
         {"SmoothQuant", "smoothquant", "w-bits=4,a-bits=4,kv-bits=4,kv-asym"},
+        {"OmniQuant", "omniquant", ""},
         {"QUIK, all linears 4 bits", "quik", "down-bits=4,kv-bits=4,kv-asym"},
         {"QuaRot", "quarot", ""},
         {"QuaRot, the paper's settings", "quarot-paper", ""},
@@ -174,6 +176,17 @@ std::vector<PaperSection> OtherPapers() {
         {"3 bits, round to nearest", "rtn", "w-asym,w-group=128,w-clip=1,w-bits=3"},
         {"3 bits, GPTQ", "gptq", "w-asym,w-group=128,w-bits=3"},
         {"3 bits, AWQ", "awq", "w-bits=3"}}},
+      {"omniquant",
+       "OmniQuant: W4A4, and weights alone in groups of 128",
+       {{"not quantized", "", ""},
+        {"W4A4, round to nearest", "omniquant", "block-epochs=0,fixed-channels,alpha=0"},
+        {"W4A4, SmoothQuant", "omniquant", "block-epochs=0,fixed-channels"},
+        {"W4A4, SmoothQuant, clips learned", "omniquant", "fixed-channels"},
+        {"W4A4", "omniquant", ""},
+        {"W4A16, round to nearest", "rtn", "w-asym,w-group=128,w-clip=1"},
+        {"W4A16", "omniquant", "a-bits=16,kv-bits=16,w-group=128,alpha=0,fixed-channels"},
+        {"W3A16", "omniquant",
+         "w-bits=3,a-bits=16,kv-bits=16,w-group=128,alpha=0,fixed-channels"}}},
   };
 }
 
@@ -185,7 +198,13 @@ std::vector<PaperSection> QuipsharpTables() {
                  three_tuned = {"3 bits, scales learned", "quipsharp", "w-bits=3,learned-scales"},
                  two_tuned = {"2 bits, scales learned", "quipsharp", "w-bits=2,learned-scales"},
                  four_awq = {"4 bits, AWQ", "awq", "w-group=0"},
-                 three_awq = {"3 bits, AWQ", "awq", "w-group=0,w-bits=3"};
+                 three_awq = {"3 bits, AWQ", "awq", "w-group=0,w-bits=3"},
+                 four_omni = {"4 bits, OmniQuant", "omniquant",
+                              "a-bits=16,kv-bits=16,alpha=0,fixed-channels"},
+                 three_omni = {"3 bits, OmniQuant", "omniquant",
+                               "w-bits=3,a-bits=16,kv-bits=16,alpha=0,fixed-channels"},
+                 two_omni = {"2 bits, OmniQuant", "omniquant",
+                             "w-bits=2,a-bits=16,kv-bits=16,alpha=0,fixed-channels"};
   const std::vector<PaperRow> tuned = {plain, four_tuned, three_tuned, two_tuned};
   return {
       {"quipsharp",
@@ -200,7 +219,8 @@ std::vector<PaperSection> QuipsharpTables() {
         {"2 bits, Fourier transform", "quipsharp", "w-bits=2,rotation=hartley"}}},
       {"quipsharp-2048",
        "QuIP#: with fine-tuning, at a context of 2048",
-       {plain, four_tuned, three_tuned, two_tuned, four_awq, three_awq}},
+       {plain, four_tuned, three_tuned, two_tuned, four_awq, three_awq, four_omni, three_omni,
+        two_omni}},
       {"quipsharp-groups", "QuIP#: beside groups of OmniQuant, at a context of 2048", {plain, two}},
       {"codebooks",
        "QuIP#: codebooks (published at a context of 4096)",

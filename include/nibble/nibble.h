@@ -26,7 +26,8 @@ std::string_view Version();
 struct QuantizeRequest {
   std::string model;   // Hugging Face directory or GGUF file
   std::string output;  // checkpoint directory to write
-  // Others: quarot, nibble, quik, atom, qserve, quipsharp, gptq, awq, smoothquant, rtn, stored.
+  // Others: quarot, nibble, quik, atom, qserve, quipsharp, gptq, awq, omniquant, smoothquant, rtn,
+  // stored.
   std::string recipe = "w4a8";
   // Changes of the recipe: "a-bits=8,kv-bits=4,w-asym"; an error if one of them changes nothing.
   std::string fields;

@@ -202,25 +202,51 @@ FloatLayer Rotator::Layer(int64_t index) const {
     if (!plan_.norms_folded || !IsFoldable(norm)) layer.vectors[norm] = ToF32(weight).data;
   }
   if (!scales_.empty()) {
-    ScaleNorms(layer, index), ScaleKeys(layer, index), CenterKeys(layer, index);
-    ScaleOutputs(layer, index);
+    ScaleChannels(source_.config, index, scales_[static_cast<size_t>(index)], layer);
+    ScaleKeys(layer, index), CenterKeys(layer, index);
   }
   if (rotate_) RotateLayer(layer, index);
   if (source_.store) source_.store->DropPages();
   return layer;
 }
 
-void Rotator::ScaleNorms(FloatLayer& layer, int64_t index) const {
-  for (const auto& [norm, scales] : scales_[static_cast<size_t>(index)].norms) {
+namespace {
+
+void ScaleNorms(const ModelConfig& config, int64_t index, const ByVector<std::vector<double>>& all,
+                FloatLayer& layer) {
+  for (const auto& [norm, scales] : all) {
     if (scales.empty()) continue;
-    for (Role role : source_.config.layer_roles(index)) {
-      if (source_.config.NormInFront(role) == norm) ScaleColumns(layer[role], scales);
+    for (Role role : config.layer_roles(index)) {
+      if (config.NormInFront(role) == norm) ScaleColumns(layer[role], scales);
     }
     std::vector<float>& weight = layer.vectors[norm];
     for (size_t k = 0; k < scales.size(); ++k) {
       weight[k] = static_cast<float>(weight[k] / scales[k]);
     }
   }
+}
+
+void ScaleOutputs(const ModelConfig& config, int64_t index, const ByRole<std::vector<double>>& all,
+                  FloatLayer& layer) {
+  for (const auto& [made, scales] : all) {
+    std::vector<double> divided;
+    for (const double scale : scales) divided.push_back(1 / scale);
+    ScaleRows(layer[made], divided);
+    ApplyToBias(layer.biases[made], [&](Matrix<double>& bias) { ScaleRows(bias, divided); });
+    if (made == Role::kV) {
+      ScaleColumns(layer[Role::kO], ForQueries(config.head_shape(index), scales));
+    } else {
+      ScaleColumns(layer[OfExpert(Role::kDown, ExpertOf(made))], scales);
+    }
+  }
+}
+
+}  // namespace
+
+void ScaleChannels(const ModelConfig& config, int64_t index, const ChannelScales& scales,
+                   FloatLayer& layer) {
+  ScaleNorms(config, index, scales.norms, layer);
+  ScaleOutputs(config, index, scales.outputs, layer);
 }
 
 void Rotator::ScaleKeys(FloatLayer& layer, int64_t index) const {
@@ -250,20 +276,6 @@ void Rotator::CenterKeys(FloatLayer& layer, int64_t index) const {
   std::vector<float>& center = layer.vectors[LayerVector::kKeyCenter];
   for (size_t n = 0; n < mean.size(); ++n) {
     center.push_back(static_cast<float>(scales.empty() ? mean[n] : mean[n] / scales[n]));
-  }
-}
-
-void Rotator::ScaleOutputs(FloatLayer& layer, int64_t index) const {
-  for (const auto& [made, scales] : scales_[static_cast<size_t>(index)].outputs) {
-    std::vector<double> divided;
-    for (const double scale : scales) divided.push_back(1 / scale);
-    ScaleRows(layer[made], divided);
-    ApplyToBias(layer.biases[made], [&](Matrix<double>& bias) { ScaleRows(bias, divided); });
-    if (made == Role::kV) {
-      ScaleColumns(layer[Role::kO], ForQueries(source_.config.head_shape(index), scales));
-    } else {
-      ScaleColumns(layer[OfExpert(Role::kDown, ExpertOf(made))], scales);
-    }
   }
 }
 

@@ -52,6 +52,10 @@ struct ChannelScales {
 // Scales of kv heads [kv_heads, head_dim] for all query heads, [heads, head_dim].
 std::vector<double> ForQueries(const HeadShape& shape, std::span<const double> scales);
 
+// Scales what norms, v and up give out in one layer.
+void ScaleChannels(const ModelConfig& config, int64_t index, const ChannelScales& scales,
+                   FloatLayer& layer);
+
 // The plan of the source itself: no online transforms, and nothing folded.
 Plan SourcePlan(Plan plan);
 
@@ -88,9 +92,7 @@ class Rotator {
   DType half() const;
 
  private:
-  void ScaleNorms(FloatLayer& layer, int64_t index) const;
   void CenterKeys(FloatLayer& layer, int64_t index) const;
-  void ScaleOutputs(FloatLayer& layer, int64_t index) const;
   void ScaleKeys(FloatLayer& layer, int64_t index) const;
   void RotateLayer(FloatLayer& layer, int64_t index) const;
   Matrix<double> RotatedRows(Role role, Matrix<double> rows) const;

@@ -177,27 +177,26 @@ void TieHead(const ModelConfig& config, const Recipe& recipe, Plan& plan) {
   plan.linears[LinearName(0, Role::kHead)].input_transform = FullHadamard(config.hidden_size);
 }
 
-// The loader's own checks, run before any work is done.
-void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
-  for (auto& [name, linear] : plan.linears) {
-    if (linear.weights.in_blocks() && recipe.act_order) {
-      FailUsage("{}: {} weights need the columns in their own order; use --no-act-order", name,
-                FormatText(linear.weights));
-    }
-    if (linear.weights.e2m1() && recipe.rounding == Rounding::kGptq) {
-      FailUsage("{}: GPTQ rounds to codes in equal steps, which e2m1 is not; use --rounding rtn",
-                name);
-    }
-    FormatSpec& format = linear.activations;
-    if (!format.quantized() || format.clip > 0) continue;
-    if (!recipe.searches_clips()) {
-      FailUsage("{}: a rule cannot search a clip by itself; use --a-clip 0, and rules for the rest",
-                name);
-    }
-    format.clip = 1;
+// Refuses what layers cannot learn clips and scales with.
+void CheckBlockTraining(const ModelConfig& config, const Recipe& recipe) {
+  if (recipe.block_epochs == 0) return;
+  if (!Differentiable(config)) {
+    FailUsage(
+        "--block-epochs: gradients are known of layers with one gated FFN behind attention; use 0");
   }
-  const std::string where = "recipe " + std::string(recipe.name);
-  PlanFromJson(ToJson(plan), config, where);
+  if (recipe.rotation != Rotation::kNone || recipe.order != ChannelOrder::kNone) {
+    FailUsage("--block-epochs: channels are rotated or ordered; use --rotation none, --order none");
+  }
+  if (recipe.rounding != Rounding::kNearest || recipe.output_clips) {
+    FailUsage("--block-epochs: learned clips are for --rounding rtn and --no-output-clips");
+  }
+}
+// Likewise, of one linear.
+void CheckLearnedClips(const std::string& name, const FormatSpec& weights) {
+  if (!weights.quantized()) return;
+  const bool integers = weights.codebook == Codebook::kNone && !weights.sparse;
+  if (integers && !weights.symmetric && !weights.second_level && weights.clip == 1) return;
+  FailUsage("{}: --block-epochs needs asymmetric integers on one level: --w-asym --w-clip 1", name);
 }
 
 // Refuses what a search of scales in the source's own channels does not see.
@@ -213,6 +212,31 @@ void CheckScaleSearch(const Recipe& recipe) {
   if (recipe.smoothing > 0 || recipe.output_smoothing > 0) {
     FailUsage("--scale-steps: --alpha and --output-alpha scale the same channels; use 0 for these");
   }
+}
+
+// The loader's own checks, run before any work is done.
+void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
+  for (auto& [name, linear] : plan.linears) {
+    if (linear.weights.in_blocks() && recipe.act_order) {
+      FailUsage("{}: {} weights need the columns in their own order; use --no-act-order", name,
+                FormatText(linear.weights));
+    }
+    if (linear.weights.e2m1() && recipe.rounding == Rounding::kGptq) {
+      FailUsage("{}: GPTQ rounds to codes in equal steps, which e2m1 is not; use --rounding rtn",
+                name);
+    }
+    const bool of_layer = name.starts_with("layers.");
+    if (recipe.block_epochs > 0 && of_layer) CheckLearnedClips(name, linear.weights);
+    FormatSpec& format = linear.activations;
+    if (!format.quantized() || format.clip > 0) continue;
+    if (!recipe.searches_clips()) {
+      FailUsage("{}: a rule cannot search a clip by itself; use --a-clip 0, and rules for the rest",
+                name);
+    }
+    format.clip = 1;
+  }
+  const std::string where = "recipe " + std::string(recipe.name);
+  PlanFromJson(ToJson(plan), config, where);
 }
 
 }  // namespace
@@ -239,6 +263,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
   plan.center_keys = recipe.centers_keys();
   plan.norms_folded = TurnsResidual(config, recipe);
   CheckScaleSearch(recipe);
+  CheckBlockTraining(config, recipe);
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("--alpha: this rotation folds the norms away; use --rotation none or inputs, or 0");
   }

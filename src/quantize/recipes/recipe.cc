@@ -10,9 +10,9 @@ namespace nibble {
 namespace {
 
 constexpr const Recipe* kRecipes[] = {
-    &kW4a8Recipe,        &kQuarotRecipe,    &kQuarotPaperRecipe, &kNibbleRecipe, &kQuikRecipe,
-    &kAtomRecipe,        &kQuipsharpRecipe, &kQserveRecipe,      &kGptqRecipe,   &kAwqRecipe,
-    &kSmoothquantRecipe, &kRtnRecipe,       &kStoredRecipe};
+    &kW4a8Recipe,      &kQuarotRecipe,      &kQuarotPaperRecipe, &kNibbleRecipe, &kQuikRecipe,
+    &kAtomRecipe,      &kQuipsharpRecipe,   &kQserveRecipe,      &kGptqRecipe,   &kAwqRecipe,
+    &kOmniquantRecipe, &kSmoothquantRecipe, &kRtnRecipe,         &kStoredRecipe};
 
 }  // namespace
 
@@ -98,6 +98,7 @@ Recipe PlainRecipe(Recipe recipe) {
   recipe.key_smoothing = recipe.key_balance = 0;
   recipe.center_keys = recipe.output_clips = false;
   recipe.cache_loss = 0, recipe.scale_steps = 0;
+  recipe.block_epochs = 0, recipe.learned_channels = false;
   recipe.order = none.order, recipe.tail = 0;
   recipe.rounding = Rounding::kNearest;
   if (recipe.activations.clip == 0) recipe.activations.clip = 1;

@@ -108,6 +108,11 @@ struct Recipe {
   // Weights are cut off where their products come closest before they are rounded, AWQ's search
   // (output_clips.h).
   bool output_clips = false;
+  // OmniQuant (Shao et al. 2023): passes over calibration text in which each layer learns clips of
+  // its weights, so that its output stays close to the float network's (train_block.h); 0 = none.
+  // With learned_channels it learns scales of what its norms and v give out as well.
+  int block_epochs = 0;
+  bool learned_channels = false;
   // GPTQ (Frantar et al. 2022).
   bool act_order = false;  // columns by falling Hessian diagonal
   double damp = 0.01;      // share of the mean diagonal added before factoring
@@ -163,8 +168,9 @@ struct Recipe {
     return activations.clip == 0 && (activations.quantized() || !rules.empty());
   }
   bool calibrates() const {
-    return reads_source() || searches_scales() || output_clips || arranges_channels() ||
-           learns_rotation() || searches_clips() || chooses_cache() || rounding == Rounding::kGptq;
+    return reads_source() || searches_scales() || output_clips || block_epochs > 0 ||
+           arranges_channels() || learns_rotation() || searches_clips() || chooses_cache() ||
+           rounding == Rounding::kGptq;
   }
 };
 
@@ -176,6 +182,7 @@ extern const Recipe kQuikRecipe;
 extern const Recipe kAtomRecipe;
 extern const Recipe kSmoothquantRecipe;
 extern const Recipe kAwqRecipe;
+extern const Recipe kOmniquantRecipe;
 extern const Recipe kNibbleRecipe;
 extern const Recipe kQserveRecipe;
 extern const Recipe kQuipsharpRecipe;

@@ -161,6 +161,10 @@ Reason NeedsFloatWeights(const Recipe& r) {
   return r.rounding == Rounding::kStored ? "codes of the source stay" : NeedsGrid(r);
 }
 
+Reason NeedsBlockEpochs(const Recipe& r) {
+  return r.block_epochs > 0 ? NeedsFloatWeights(r) : "layers learn nothing; use --block-epochs";
+}
+
 Reason NeedsFewBits(const Recipe& r) {
   return r.weights.bits <= 4 ? "" : "weights of more than 4 bits are numbers";
 }
@@ -363,6 +367,14 @@ std::vector<RecipeField> SearchFields() {
        "AWQ: cut weights off, but for q and k, where their products come closest",
        Set<&Recipe::output_clips>, IfOn<&Recipe::output_clips, NeedsFloatWeights>,
        Get<&Recipe::output_clips>},
+      {"block-epochs", Whole(0, 100),
+       "OmniQuant: passes over calibration text in which each layer learns clips of its weights; 0 "
+       "= off. Needs --rotation none and --rounding rtn",
+       Set<&Recipe::block_epochs>, IfOn<&Recipe::block_epochs, NeedsFloatWeights>,
+       Get<&Recipe::block_epochs>},
+      {"learned-channels", Switch("fixed-channels"),
+       "With them, learn scales of what norms and v give out", Set<&Recipe::learned_channels>,
+       IfOn<&Recipe::learned_channels, NeedsBlockEpochs>, Get<&Recipe::learned_channels>},
   };
   for (RecipeField& field : fields) field.always_recorded = false;
   return fields;

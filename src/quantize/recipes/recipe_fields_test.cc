@@ -138,6 +138,7 @@ TEST_F(IdleFields, AreErrors) {
            {kQuipsharpRecipe, "foem=0.1", "--foem 0.1", "lattice"},
            {kQuipsharpRecipe, "output-clips", "--output-clips", "lattice"},
            {kStoredRecipe, "output-clips", "--output-clips", "stay"},
+           {kRtnRecipe, "learned-channels", "--learned-channels", "--block-epochs"},
            {kRtnRecipe, "w-bits=16,scale-steps=20", "--scale-steps 20", "no weights"},
            {kGptqRecipe, "kv-asym", "--kv-asym", "cache"}}) {
     EXPECT_THAT(Refusal(recipe, fields), AllOf(HasSubstr(option), HasSubstr(reason))) << fields;
@@ -177,6 +178,10 @@ TEST_F(IdleFields, AreNotRecorded) {
   const Json awq = record(kAwqRecipe, "scale-steps=10");
   EXPECT_EQ(awq["scale-steps"], 10);
   EXPECT_EQ(awq["output-clips"], true);
+  EXPECT_FALSE(awq.contains("block-epochs"));
+  const Json omniquant = record(kOmniquantRecipe, "fixed-channels");
+  EXPECT_EQ(omniquant["block-epochs"], 20);
+  EXPECT_FALSE(omniquant.contains("learned-channels"));
 }
 
 }  // namespace

@@ -230,6 +230,23 @@ TEST(SearchedScales, SeeNeitherRotationsNorOrdersNorOtherScales) {
   }
 }
 
+TEST(LayersThatLearn, NeedGradientsAndAsymmetricIntegers) {
+  EXPECT_EQ(Refusal(FindShape("llama2-7b"), kOmniquantRecipe), "");
+  EXPECT_THAT(Refusal(FindShape("mixtral-8x7b"), kOmniquantRecipe), HasSubstr("--block-epochs"));
+  for (const auto& [fields, reason] :
+       std::vector<std::pair<const char*, const char*>>{{"w-sym", "--w-asym"},
+                                                        {"w-clip=0", "--w-clip 1"},
+                                                        {"sparse=2:4", "asymmetric integers"},
+                                                        {"rounding=gptq", "--rounding rtn"},
+                                                        {"rotation=inputs", "--rotation none"},
+                                                        {"output-clips", "--no-output-clips"}}) {
+    EXPECT_THAT(
+        Refusal(FindShape("llama2-7b"), ChangedRecipe(kOmniquantRecipe, ParseFields(fields), {})),
+        AllOf(HasSubstr("--block-epochs"), HasSubstr(reason)))
+        << fields;
+  }
+}
+
 TEST(ModelsWithNormsOfValues, HaveNoOutputsToScale) {
   Recipe recipe = kRtnRecipe;
   recipe.output_smoothing = 0.5;

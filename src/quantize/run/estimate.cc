@@ -73,7 +73,8 @@ double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o)
     weights += static_cast<double>(c.outputs(layer, role) * c.inputs(layer, role));
     if (ExpertOf(role) <= 0) row += static_cast<double>(c.outputs(layer, role));
   }
-  double max = 12 * weights, left = weights;
+  // A layer that learns is there with its scales, its clips and its gradients as well.
+  double max = (o.recipe.block_epochs > 0 ? 40 : 12) * weights, left = weights;
   if (o.recipe.rounding != Rounding::kGptq || o.device != "cpu") return max;
   const int networks = o.recipe.gptaq > 0 ? 2 : 1;
   // A backend has each linear's codes once more in its kernels' order; GPTAQ's reference has 8
@@ -104,11 +105,15 @@ double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
   return kProgramBytes + std::max(bytes, 3 * table);
 }
 
-// Bytes of the windows that searches of scales and clips read, in the backend's memory.
+// Bytes of the windows that searches of scales and clips and layers that learn read, in the
+// backend's memory.
 double SearchedBytes(const ModelConfig& c, const QuantizeOptions& o) {
-  if (!o.recipe.searches_scales() && !o.recipe.output_clips) return 0;
-  const int64_t windows = std::min(o.calibration_windows, kStatisticsWindows);
-  return static_cast<double>(Stream::Bytes(c, windows * o.context));
+  const auto of = [&](int64_t windows) {
+    return static_cast<double>(Stream::Bytes(c, windows * o.context));
+  };
+  const bool searches = o.recipe.searches_scales() || o.recipe.output_clips;
+  return (searches ? of(std::min(o.calibration_windows, kStatisticsWindows)) : 0) +
+         (o.recipe.block_epochs > 0 ? 2 * of(o.calibration_windows) : 0);
 }
 
 // Bytes on a GPU: windows, the widest Hessians with what GPTQ makes of them, and the largest

@@ -146,14 +146,16 @@ std::vector<ProgressJob::Stage> ExpectedStages(const ModelConfig& c, const Plan&
   const double forward = (work.linear + work.attention * keys) / rates.integers;
   const double calibrated = tokens * (forward + work.gram / rates.gram);
   const bool gptq = recipe.rounding == Rounding::kGptq;
-  const double clipped =
-      recipe.output_clips
-          ? pass(kStatisticsWindows) + layers * plain.weights * kTriedOutputClips / rates.table
-          : 0;
+  // Weights that are rounded for trials of clips, and in each step of layers that learn.
+  const double steps = recipe.block_epochs * static_cast<double>(options.calibration_windows);
+  const double trials = (recipe.output_clips ? kTriedOutputClips : 0) + steps;
+  const double prepared = layers * plain.weights * trials / rates.table +
+                          (recipe.output_clips ? pass(kStatisticsWindows) : 0) +
+                          6 * parameters * tokens * recipe.block_epochs / rates.learning;
   add(gptq, "quantize",
-      clipped +
+      prepared +
           layers * (calibrated + work.rounding / rates.rounding + plain.weights / rates.moved));
-  add(!gptq, "quantize", clipped + layers * plain.weights / rates.plain);
+  add(!gptq, "quantize", prepared + layers * plain.weights / rates.plain);
   const auto ids = static_cast<int64_t>(tokens);
   add(LearnsScales(recipe, c, ids), "scales",
       2 * parameters * ScaleLearningTokens(recipe, c, ids) / rates.learning);

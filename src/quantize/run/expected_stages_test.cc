@@ -51,6 +51,9 @@ TEST(ExpectedStages, AreThoseOfARunInItsOrder) {
   recipe.center_keys = true;
   ExpectStagesOfARun(recipe, 4);      // of rotation, statistics, transforms, clips and quantize
   ExpectStagesOfARun(kAwqRecipe, 2);  // search and quantize
+  Recipe omniquant = kOmniquantRecipe;
+  omniquant.block_epochs = 1;
+  ExpectStagesOfARun(omniquant, 2);  // statistics and quantize
 }
 
 TEST(ExpectedStages, TakeAGpuLessTimeThanAFewCores) {

@@ -14,6 +14,7 @@
 #include "models/import/open_network.h"
 #include "quantize/learn/learn_rotation.h"
 #include "quantize/learn/learn_scales.h"
+#include "quantize/learn/train_block.h"
 #include "quantize/map/channel_scales.h"
 #include "quantize/map/search_scales.h"
 #include "quantize/plan/choose_clips.h"
@@ -193,6 +194,42 @@ LossWeights WeightsOfLoss(const Job& job, const Rotator& rotator, const FloatLay
                          [&](double tokens) { UpdateOrStop(progress, tokens); });
 }
 
+// What a recipe does to a layer's weights right before they are rounded.
+class Preparation {
+ public:
+  Preparation(const Job& job, const Rotator& rotator, Backend& backend) {
+    const ModelConfig& c = job.source.config;
+    const Recipe& recipe = job.options.recipe;
+    const int64_t context = job.options.context;
+    if (recipe.output_clips) {
+      clips_.emplace(backend, c, job.plan, rotator.embedding(), TextOfStatistics(job), context);
+    }
+    if (recipe.block_epochs == 0) return;
+    math_ = LearningMath(backend);
+    training_.emplace(backend, *math_, c, recipe, job.plan, rotator.embedding(), job.calibration,
+                      context);
+  }
+
+  void Prepare(int64_t index, FloatLayer& layer, const Calibration::Progress& progress) {
+    if (clips_) clips_->Clip(index, layer);
+    if (!training_) return;
+    training_->Train(index, layer, [&](double share) { progress(share, "learning"); });
+  }
+  // In place of Prepare, of a layer that an earlier run has finished.
+  void Skip(int64_t index, const FloatLayer& layer) {
+    if (clips_) clips_->Skip(index, layer);
+    if (training_) training_->Skip(index, layer);
+  }
+  void Pass(int64_t index, const LayerWeights& rounded) {
+    if (training_) training_->Pass(index, rounded);
+  }
+
+ private:
+  std::optional<OutputClips> clips_;
+  std::unique_ptr<DenseMath> math_;
+  std::optional<BlockTraining> training_;
+};
+
 // Rounds one layer after the other, with one in memory.
 void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& layers,
                  const WorkDirectory& work, Backend& backend, QuantizeReport& report) {
@@ -205,11 +242,7 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
                         job.calibration, job.options.context, file ? &*file : nullptr,
                         WeightsOfLoss(job, rotator, layers, work, backend));
   }
-  std::optional<OutputClips> clips;
-  if (job.options.recipe.output_clips) {
-    clips.emplace(backend, c, job.plan, rotator.embedding(), TextOfStatistics(job),
-                  job.options.context);
-  }
+  Preparation preparation(job, rotator, backend);
   const double tokens = calibration ? static_cast<double>(job.calibration.size()) : 1;
   Progress progress("quantize", calibration ? "layer tokens" : "layers",
                     static_cast<double>(c.layers) * tokens);
@@ -224,7 +257,8 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
     std::map<Role, double> errors;
     if (auto saved = work.FindLayer(i, job.plan, c)) {
       at(0, "resumed");
-      if (clips) clips->Skip(i, layer);
+      preparation.Skip(i, layer);
+      preparation.Pass(i, saved->layer);
       if (calibration) calibration->Skip(saved->layer, layer, i);
       errors = saved->errors;
       ++report.resumed_layers;
@@ -233,9 +267,10 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       // them.
       if (work.FindLearned(c)) work.FailDamaged(LayerShardName(i));
       at(0, "rotated");
-      if (clips) clips->Clip(i, layer);
+      preparation.Prepare(i, layer, at);
       LayerWeights stored = calibration ? calibration->Round(std::move(layer), i, errors, at)
                                         : RoundLayerNearest(std::move(layer), job.plan, i, errors);
+      preparation.Pass(i, stored);
       work.SaveLayer(i, {std::move(stored), errors}, job.plan);
     }
     report.layers.push_back({i, {errors.begin(), errors.end()}});

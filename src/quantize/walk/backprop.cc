@@ -29,6 +29,7 @@ struct Backprop::Saved {
   ByVector<Floats> vectors;             // weights
   Floats normed_q, normed_k, normed_v;  // behind their norms, where there are some
   Floats o_output, down_output;         // in front of theirs, likewise
+  ByRole<Floats> read;                  // KeepInputs
 
   const Floats& read_v() const { return normed_v.size() > 0 ? normed_v : v; }
   const Floats& turned_q() const {
@@ -139,13 +140,32 @@ void Backprop::Begin(const PackedWeights& embedding, std::span<const int32_t> id
                  x_.Grow(tokens() * config_.hidden_size));
 }
 
+void Backprop::BeginAt(const float* x) {
+  const int64_t values = tokens() * config_.hidden_size;
+  backend_.Copy(x, values, x_.Grow(values));
+}
+
+const float* Backprop::Input(Role first) const {
+  return saved_[static_cast<size_t>(layer_)].read[first].data();
+}
+
+void Backprop::KeepInput(Role first, const ActsSource& source) {
+  if (!keeps_inputs_) return;
+  Saved& saved = saved_[static_cast<size_t>(layer_)];
+  const InputSpec& input = saved.inputs[first];
+  NIBBLE_CHECK(input.transform.identity());
+  Floats& read = saved.read[first] = NewFloats(tokens() * input.width);
+  backend_.Copy(backend_.Decode(backend_.PrepareActs(source, tokens(), input)), read.size(),
+                read.data());
+}
+
 void Backprop::Keep(const Intermediate* values, int64_t width, Floats& kept) const {
   const int64_t count = tokens() * width;
   math_.Widen(values, count, kept.Grow(count));
 }
 
 void Backprop::Forward(const LayerWeights& stored, int64_t index) {
-  if (static_cast<int64_t>(saved_.size()) <= index) {
+  while (static_cast<int64_t>(saved_.size()) <= index) {
     Saved& s = saved_.emplace_back();
     for (Floats* f : {&s.x, &s.middle, &s.q, &s.k, &s.v, &s.gate, &s.up, &s.normed_q, &s.normed_k,
                       &s.normed_v, &s.o_output, &s.down_output}) {
@@ -166,6 +186,7 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   Keep(s.k.data(), config_.outputs(layer_, Role::kK), saved.k);
   Keep(s.v.data(), config_.outputs(layer_, Role::kV), saved.v);
   saved.spec = layer.spec, saved.heads = layer.heads, saved.inputs = layer.inputs;
+  KeepInput(Role::kQ, LayerInput(config_, layer, Role::kQ, x));
   const int64_t head_dim = layer.heads.head_dim;
   const auto norm_heads = [&](const Floats& weight, const Floats& y, Floats& normed) {
     const ActsSource source = Normed(config_, weight, y.data());
@@ -180,7 +201,9 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   }
   if (config_.value_norms) norm_heads({}, saved.v, saved.normed_v);
   saved.attention = d.attention(layer);
-  AttentionOutput(d, layer, AttendHeads(d, layer, batch_), tokens(), x);
+  const ActsSource attended = AttendHeads(d, layer, batch_);
+  KeepInput(Role::kO, attended);
+  AttentionOutput(d, layer, attended, tokens(), x);
   if (config_.has(LayerVector::kPostAttentionNorm)) {
     backend_.Copy(s.outputs.data(), values, saved.o_output.Grow(values));
   }
@@ -188,6 +211,8 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   const ActsSource gated = MlpCore(d, layer, x, tokens(), -1, /*keep=*/true);
   Keep(s.gate.data(), config_.intermediate_size, saved.gate);
   Keep(s.up.data(), config_.intermediate_size, saved.up);
+  KeepInput(Role::kGate, LayerInput(config_, layer, Role::kGate, x));
+  KeepInput(Role::kDown, gated);
   MlpOutput(d, layer, gated, tokens(), x);
   if (config_.has(LayerVector::kPostMlpNorm)) {
     backend_.Copy(s.outputs.data(), values, saved.down_output.Grow(values));
@@ -262,6 +287,17 @@ void Backprop::Draw(Rng& rng) {
   }
 }
 
+double Backprop::Approach(const float* target) {
+  const int64_t values = tokens() * config_.hidden_size;
+  float* const gradients = x_gradients_.Grow(values);
+  math_.Combine(0, 1, x_.data(), values, gradients);
+  math_.Combine(1, -1, target, values, gradients);
+  const double distance = math_.Length(gradients, values);
+  const auto count = static_cast<double>(values);
+  math_.Combine(static_cast<float>(2 / count), 0, gradients, values, gradients);
+  return distance * distance / count;
+}
+
 std::vector<float> Backprop::FactorGradients(const float* y, const float* y_gradients,
                                              int64_t width) {
   math_.ColumnDots(y, y_gradients, tokens(), width, sums_.Grow(width));
@@ -286,6 +322,16 @@ const float* Backprop::AddedGradients(Role role, const float* before, const floa
   math_.Combine(1, -1, before, values, added);
   gradients.rows[role] = FactorGradients(added, x_gradients_.data(), hidden);
   return x_gradients_.data();
+}
+
+void Backprop::VisitNormed(const VisitInput& visit, Role first, const Saved& saved,
+                           const Floats& x) {
+  if (!visit) return;
+  const Floats& norm = saved.vectors[*config_.NormInFront(first)];
+  const ActsSource source = Normed(config_, norm, x.data());
+  const InputSpec plain = {.width = config_.hidden_size};
+  visit(first, backend_.Decode(backend_.PrepareActs(source, tokens(), plain)),
+        input_gradients_.data());
 }
 
 void Backprop::ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& gradients) {
@@ -317,11 +363,12 @@ void Backprop::Multiply(Role role, const float* y_gradients, const Matrices& mat
                   out.Grow(tokens() * inputs)});
 }
 
-LayerScales Backprop::Backward(const Matrices& matrices, int64_t index, const Visit& visit) {
+LayerScales Backprop::Backward(const Matrices& matrices, int64_t index, const Visit& visit,
+                               const VisitInput& visit_input) {
   layer_ = index;
   const auto at = static_cast<size_t>(index);
   const Saved& saved = saved_[at];
-  const float* const after = index + 1 < config_.layers ? saved_[at + 1].x.data() : x_.data();
+  const float* const after = at + 1 < saved_.size() ? saved_[at + 1].x.data() : x_.data();
   LayerScales gradients;
   const auto of_rows = [&](Role role, const Floats& y, const Floats& y_gradients) {
     gradients.rows[role] =
@@ -349,6 +396,7 @@ LayerScales Backprop::Backward(const Matrices& matrices, int64_t index, const Vi
   of_rows(Role::kUp, saved.up, up_gradients_);
   Multiply(Role::kGate, gate_gradients_.data(), matrices, false, input_gradients_);
   Multiply(Role::kUp, up_gradients_.data(), matrices, true, input_gradients_);
+  VisitNormed(visit_input, Role::kGate, saved, saved.middle);
   ThroughNorm(Role::kGate, saved, saved.middle, gradients);
   const float* const o =
       AddedGradients(Role::kO, saved.x.data(), saved.middle.data(),
@@ -367,6 +415,7 @@ LayerScales Backprop::Backward(const Matrices& matrices, int64_t index, const Vi
   Multiply(Role::kQ, q_gradients_.data(), matrices, false, input_gradients_);
   Multiply(Role::kK, k_gradients_.data(), matrices, true, input_gradients_);
   Multiply(Role::kV, v_gradients_.data(), matrices, true, input_gradients_);
+  VisitNormed(visit_input, Role::kQ, saved, saved.x);
   ThroughNorm(Role::kQ, saved, saved.x, gradients);
   return gradients;
 }

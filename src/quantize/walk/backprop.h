@@ -46,6 +46,12 @@ class Backprop {
 
   // ids [sequences * length]; embedding [vocab, hidden] in the backend's memory.
   void Begin(const PackedWeights& embedding, std::span<const int32_t> ids);
+  // Begins with the residual stream [tokens, hidden] in front of a layer, in the backend's memory.
+  void BeginAt(const float* x);
+  // From now on Forward keeps what linears read, as their codes mean it: [tokens, K] by the first
+  // of those that share an input, of the last layer that has run. Not with online transforms.
+  void KeepInputs() { keeps_inputs_ = true; }
+  const float* Input(Role first) const;
   // Runs the next layer.
   void Forward(const LayerWeights& layer, int64_t index);
   // From now on predictions are made with another head [vocab, hidden] than the targets, and
@@ -59,11 +65,17 @@ class Backprop {
   // Begins the way back with -log p of one token drawn from each prediction, in place of Diverge.
   // The mean over draws of the gradient's products with itself is the Hessian of the divergence.
   void Draw(Rng& rng);
+  // Begins the way back with the mean squared distance of the residual stream from `target`
+  // [tokens, hidden], which is returned, in place of Diverge.
+  double Approach(const float* target);
   // Called with the gradient of a linear's outputs, [tokens, N].
   using Visit = std::function<void(Role role, const float* gradients)>;
+  // Called with what linears read behind a norm, not rounded, and its gradient, [tokens, hidden].
+  using VisitInput = std::function<void(Role first, const float* exact, const float* gradients)>;
   // Goes back through the last layer that has not been: returns the gradient of the factors of
   // every linear's rows, which means nothing where it has a bias, and of inputs that have scales.
-  LayerScales Backward(const Matrices& matrices, int64_t index, const Visit& visit = {});
+  LayerScales Backward(const Matrices& matrices, int64_t index, const Visit& visit = {},
+                       const VisitInput& visit_input = {});
 
  private:
   struct Saved;       // what the way back needs of a layer
@@ -74,6 +86,7 @@ class Backprop {
   float eps() const { return static_cast<float>(config_.norm_eps); }
   Floats NewFloats(int64_t count = 0) const;
   void Keep(const Intermediate* values, int64_t width, Floats& kept) const;
+  void KeepInput(Role first, const ActsSource& source);
   // Makes logits_ those of a sequence, [length, vocab]; returns what the head reads, [length,
   // hidden].
   const float* Predict(int64_t sequence, const float* head);
@@ -86,6 +99,7 @@ class Backprop {
   // `output` where the norm's weights are `weight`. Returns the gradient of the linear's outputs.
   const float* AddedGradients(Role role, const float* before, const float* after,
                               const Floats& weight, const Floats& output, LayerScales& gradients);
+  void VisitNormed(const VisitInput& visit, Role first, const Saved& saved, const Floats& x);
   // Carries input_gradients_, the gradient of what `role` and others read behind a norm of x, back
   // to x_gradients_.
   void ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& gradients);
@@ -99,6 +113,7 @@ class Backprop {
   void QueryGradients(const Saved& saved, bool first_head, HeadMemory& memory) const;
 
   int64_t layer_ = 0;  // the current one
+  bool keeps_inputs_ = false;
   Backend& backend_;
   const DenseMath& math_;
   const ModelConfig& config_;
