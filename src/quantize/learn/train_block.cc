@@ -21,10 +21,10 @@ double ShareOf(int64_t step, int64_t steps) {
 }
 
 // One layer's way there and back.
-class Descent {
+class LayerDescent {
  public:
-  Descent(Backend& backend, const DenseMath& math, const ModelConfig& config, const Plan& plan,
-          int64_t index, int64_t context, BlockParameters& parameters)
+  LayerDescent(Backend& backend, const DenseMath& math, const ModelConfig& config, const Plan& plan,
+               int64_t index, int64_t context, BlockParameters& parameters)
       : math_(math),
         config_(config),
         plan_(plan),
@@ -110,7 +110,7 @@ BlockTraining::Losses BlockTraining::Train(int64_t index, FloatLayer& layer,
   floats_.Pass(StoreFloats(layer), index);
   BlockParameters parameters(config_, plan_, index, layer, recipe_.learned_channels);
   if (parameters.empty()) return {};
-  Descent descent(backend_, math_, config_, plan_, index, context_, parameters);
+  LayerDescent descent(backend_, math_, config_, plan_, index, context_, parameters);
   const int64_t windows = rounded_.windows(), values = context_ * config_.hidden_size;
   const auto loss = [&](int64_t w, double share) {
     return descent.Loss(rounded_.x() + w * values, floats_.x() + w * values, share);
