@@ -55,7 +55,7 @@ TEST(FactorGradients, EndsOfATokenCarryItsStep) {
   }
 }
 
-constexpr int64_t kContext = 48;
+constexpr int64_t kTrainingContext = 48;
 
 class TrainedFamily : public testing::TestWithParam<FamilyModel> {
  protected:
@@ -70,7 +70,8 @@ class TrainedFamily : public testing::TestWithParam<FamilyModel> {
   }
   // The residual stream behind a layer in floats.
   std::vector<float> Behind(const FloatLayer& layer, const Rotator& rotator, const Plan& plan) {
-    Stream stream(*backend_, source_.config, plan, rotator.embedding(), ids_, kContext, false);
+    Stream stream(*backend_, source_.config, plan, rotator.embedding(), ids_, kTrainingContext,
+                  false);
     stream.Pass(StoreFloats(layer), 0);
     const auto x = stream.host_x();
     return {x.begin(), x.end()};
@@ -80,7 +81,7 @@ class TrainedFamily : public testing::TestWithParam<FamilyModel> {
     const Plan plan = MakePlan(source_.config, recipe);
     const Rotator rotator(source_, recipe, plan, 0);
     BlockTraining training(*backend_, math_, source_.config, recipe, plan, rotator.embedding(),
-                           ids_, kContext);
+                           ids_, kTrainingContext);
     BlockTraining::Losses sums;
     for (int64_t i = 0; i < source_.config.layers; ++i) {
       FloatLayer layer = rotator.Layer(i);
@@ -92,7 +93,7 @@ class TrainedFamily : public testing::TestWithParam<FamilyModel> {
   }
 
   Network source_;
-  std::vector<int32_t> ids_ = std::vector<int32_t>(4 * kContext);
+  std::vector<int32_t> ids_ = std::vector<int32_t>(4 * kTrainingContext);
   const std::unique_ptr<Backend> backend_ = MakeExactBackend();
   const HostMath math_;
 };

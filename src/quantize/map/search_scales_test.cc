@@ -17,11 +17,11 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kContext = 48;
+constexpr int64_t kSearchContext = 48;
 
 std::vector<int32_t> RandomIds(uint64_t seed, int64_t vocabulary) {
   Rng rng(seed);
-  std::vector<int32_t> ids(2 * kContext);
+  std::vector<int32_t> ids(2 * kSearchContext);
   for (int32_t& id : ids) {
     id = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(vocabulary)));
   }
@@ -40,7 +40,7 @@ class SearchedScales : public testing::TestWithParam<FamilyModel> {
     const Plan plain = SourcePlan(plan_);
     const Rotator source(source_, Recipe{}, plain, 0);
     const std::vector<int32_t> ids = RandomIds(1, source_.config.vocab_size);
-    return SearchScales(*backend_, {source_.config, plan_, steps, source, ids, kContext},
+    return SearchScales(*backend_, {source_.config, plan_, steps, source, ids, kSearchContext},
                         [](double) {});
   }
   // |x (Q(W) - W)^T|^2 on a text that the search has not seen, by plain loops, relative to |x
@@ -50,7 +50,8 @@ class SearchedScales : public testing::TestWithParam<FamilyModel> {
     rotator.Scale(std::move(scales));
     const std::vector<int32_t> ids = RandomIds(2, source_.config.vocab_size);
     const Plan plain = SourcePlan(plan_);
-    Stream stream(*backend_, source_.config, plain, rotator.embedding(), ids, kContext, false);
+    Stream stream(*backend_, source_.config, plain, rotator.embedding(), ids, kSearchContext,
+                  false);
     double sum = 0, count = 0;
     for (int64_t i = 0; i < source_.config.layers; ++i) {
       const FloatLayer layer = rotator.Layer(i);
