@@ -48,8 +48,9 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
 
   // The integers against their decoded values in fp32: both compute the same function but for fp32
   // rounding, which now and then moves a 4-bit code, which moves later ones. So the two are not
-  // equal, but closer to each other than to the unquantized model.
-  const Json twin = Eval("kl", out, {"--reference", out, "--decoded"});
+  // equal, but closer to each other than to the unquantized model. AMX also rounds queries and
+  // probabilities, to bf16.
+  const Json twin = Eval("kl", out, {"--reference", out, "--decoded"}, {"NIBBLE_ISA=avx2"});
   const Json source = Eval("kl", out, {"--reference", kTiny});
   const double kl = twin["kl_mean"], tokens = twin["tokens"];
   EXPECT_GT(source["kl_p99"], source["kl_mean"].get<double>());
