@@ -2,6 +2,7 @@
 #include "compute/backend.h"
 
 #include "compute/math_services.h"
+#include "tensor/finite.h"
 
 namespace nibble {
 
@@ -22,6 +23,7 @@ std::vector<Likely> Backend::FindLikelyRows(const float* logits, int64_t width, 
     std::vector<float> capped(row.begin(), row.end());
     for (float& logit : capped) logit = cap * std::tanh(logit / cap);
     all[i] = FindLikely(capped, queries[i]);
+    all[i].finite = AllFinite(row);  // a cap hides infinities
   });
   return all;
 }
