@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -228,10 +229,16 @@ TEST(Sampler, ADrawNeedsFewTokensOfMany) {
   std::vector<float> logits(100000);
   Rng rng(3), few(4), all(4);
   for (float& logit : logits) logit = static_cast<float>(rng.Normal());
+  logits[4] = -std::numeric_limits<float>::infinity();  // as a grammar's mask leaves it
   for (int i = 0; i < 50; ++i) {
     for (size_t j = 0; j < 5; ++j) logits[j * 7919] = 10 + static_cast<float>(rng.Normal());
     const Likely likely = FindLikely(logits, query);
     EXPECT_LE(likely.tokens.size(), 5u);
+    double total = 0;
+    for (const float logit : logits) {
+      total += std::exp((double{logit} - double{likely.tokens[0].logit}) * double{query.cold});
+    }
+    EXPECT_NEAR(likely.total, total, 1100 * 0x1p-24 * total);  // 1024 additions in a lane
     const std::optional<int32_t> id = Draw(likely, answers, few);
     EXPECT_EQ(id, Sample(logits, answers, all)) << i;
   }
@@ -239,6 +246,7 @@ TEST(Sampler, ADrawNeedsFewTokensOfMany) {
   EXPECT_EQ(Draw(FindLikely(logits, query), answers, few), std::nullopt);
   EXPECT_NE(Sample(logits, answers, all), Sample(logits, answers, all));  // one of 95,000
   EXPECT_FALSE(QueryOf({.temperature = 1}).has_value());
+  EXPECT_FALSE(QueryOf({.temperature = 1, .top_k = 50000}).has_value());
 }
 
 // Shares of the likeliest: 1, 0.4, 0.2; a bound that one meets keeps it.

@@ -137,7 +137,8 @@ constexpr double kFarBelow = 20;  // e^-20 of the likeliest one's probability
 std::optional<LikelyQuery> QueryOf(const Sampling& sampling) {
   if (sampling.temperature == 0) return LikelyQuery{};
   const bool cuts = sampling.top_k > 0 || sampling.top_p < 1 || sampling.min_p > 0;
-  if (!cuts || sampling.typical < 1) return std::nullopt;
+  const bool many = sampling.top_k > static_cast<int64_t>(kMaxLikely);
+  if (!cuts || many || sampling.typical < 1) return std::nullopt;
   // A little wider than min_p asks for: logits are rounded.
   const double below = sampling.min_p > 0 ? 1e-3 - std::log(sampling.min_p) : kFarBelow;
   const double cold = Cold(sampling);
@@ -156,7 +157,8 @@ std::optional<int32_t> Draw(const Likely& likely, const Sampling& sampling, Rng&
   for (const LikelyToken& token : std::span(likely.tokens).first(count)) {
     candidates.push_back({token.logit, token.id, std::exp((token.logit - top) * Cold(sampling))});
   }
-  const double mass = sampling.top_p * (few ? TotalWeight(candidates) : likely.total);
+  const double total = few ? TotalWeight(candidates) : likely.total;
+  const double mass = sampling.top_p < 1 ? sampling.top_p * total : HUGE_VAL;
   double kept = 0;
   size_t end = 0;
   while (end < count && kept < mass && candidates[end].weight >= sampling.min_p) {

@@ -109,7 +109,7 @@ class Scheduler {
   void TryPieces(std::span<const Piece> pieces);
   static std::vector<Row> RowsOf(std::span<const Piece> pieces);
   void AddStates(std::span<const Piece> pieces, const float* x);
-  static void ForEachPiece(
+  static void ForSomeRows(
       std::span<Row> rows,
       const std::function<void(std::span<Row>, std::span<const int32_t>)>& work);
   void UseLikely(std::span<Row> rows, const float* x, int64_t tokens);

@@ -126,8 +126,8 @@ void Scheduler::TryPieces(std::span<const Piece> pieces) {
   for (const Piece& p : pieces) p.sequence->stepped = true;
 }
 
-// Calls work(some of the rows, their places in x) for all of them, in pieces.
-void Scheduler::ForEachPiece(
+// Calls work(rows, their places in x) until all had their turn, for so many as fit at a time.
+void Scheduler::ForSomeRows(
     std::span<Row> rows,
     const std::function<void(std::span<Row>, std::span<const int32_t>)>& work) {
   for (; !rows.empty(); rows = rows.subspan(std::min(rows.size(), size_t{kLogitRows}))) {
@@ -153,7 +153,7 @@ void Scheduler::ForEachPiece(
 
 // Rows keep their query where its answer does not hold enough.
 void Scheduler::UseLikely(std::span<Row> rows, const float* x, int64_t tokens) {
-  ForEachPiece(rows, [&](std::span<Row> some, std::span<const int32_t> at) {
+  ForSomeRows(rows, [&](std::span<Row> some, std::span<const int32_t> at) {
     std::vector<LikelyQuery> queries;
     for (const Row& row : some) queries.push_back(*row.query);
     const std::vector<Likely> likely = model_.FindLikely(x, tokens, at, queries);
@@ -171,7 +171,7 @@ void Scheduler::UseLikely(std::span<Row> rows, const float* x, int64_t tokens) {
 
 void Scheduler::UseLogits(std::span<Row> rows, const float* x, int64_t tokens) {
   const auto vocab = static_cast<size_t>(model_.config().vocab_size);
-  ForEachPiece(rows, [&](std::span<Row> some, std::span<const int32_t> at) {
+  ForSomeRows(rows, [&](std::span<Row> some, std::span<const int32_t> at) {
     const float* const all = model_.Logits(x, tokens, at);
     ParallelFor(some.size(), [&](size_t i) {
       Row& row = some[i];

@@ -359,8 +359,7 @@ std::vector<RecipeField> SearchFields() {
   std::vector<RecipeField> fields = {
       {"scale-steps", Whole(0, 100),
        "AWQ: channels of norms, v and up scaled by a power of their mean, searched in so many "
-       "steps "
-       "from 0 to 1; 0 = off. Needs --rotation none",
+       "steps from 0 to 1; 0 = off. Needs --rotation none",
        Set<&Recipe::scale_steps>, IfOn<&Recipe::scale_steps, NeedsWeights>,
        Get<&Recipe::scale_steps>},
       {"output-clips", Switch("no-output-clips"),
