@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 32 tokens x 32 outputs in four C tiles over the whole K; three bf16 products per 32 inputs
+// 32 tokens x 32 outputs in four C tiles over the whole K, three or six bf16 products per 32 inputs
 // (int_kernels.h, Bf16Tile).
 #include <immintrin.h>
 
@@ -18,7 +18,7 @@ constexpr int64_t kCStride = kTileOutputs * 4;  // bytes
 
 // bf16 values in 16 rows of A.
 int64_t BlockValues(const Bf16Tile& t) {
-  return t.k / 32 * Bf16Tile::TermsOfA(t.b_terms) * kTileValues;
+  return t.k / 32 * t.a_terms * kTileValues;
 }
 
 // Tiles: 0..3 = C (0, 1 the upper tokens; 2, 3 the lower), 4, 5 = A upper and lower, 6, 7 = B.
@@ -29,7 +29,7 @@ void Block(const Bf16Tile& t, const uint16_t* a, float* c) {
   if (kLower) _tile_zero(2);
   if (kLower) _tile_zero(3);
   const uint16_t* b = t.b;
-  const int64_t lower = BlockValues(t), step = Bf16Tile::TermsOfA(t.b_terms) * kTileValues;
+  const int64_t lower = BlockValues(t), step = t.a_terms * kTileValues;
   const auto multiply = [&](const uint16_t* term) __attribute__((always_inline)) {
     _tile_loadd(4, term, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -39,17 +39,11 @@ void Block(const Bf16Tile& t, const uint16_t* a, float* c) {
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   };
-  for (int64_t k = 0; k < t.k; k += 32, a += step, b += 2 * t.b_terms * kTileValues) {
-    _tile_loadd(6, b, 64);
-    _tile_loadd(7, b + kTileValues, 64);
-    multiply(a);
-    multiply(a + kTileValues);
-    if (t.b_terms == 1) {
-      multiply(a + 2 * kTileValues);
-    } else {
-      _tile_loadd(6, b + 2 * kTileValues, 64);
-      _tile_loadd(7, b + 3 * kTileValues, 64);
-      multiply(a);
+  for (int64_t k = 0; k < t.k; k += 32, a += step) {
+    for (int64_t i = 0; i < t.b_terms; ++i, b += 2 * kTileValues) {
+      _tile_loadd(6, b, 64);
+      _tile_loadd(7, b + kTileValues, 64);
+      for (int64_t j = 0; i + j < t.a_terms; ++j) multiply(a + j * kTileValues);
     }
   }
   _tile_stored(0, c, kCStride);

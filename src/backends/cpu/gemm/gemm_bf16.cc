@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fp32 products on bf16 matrix tiles. Three products of terms keep fp32's accuracy where the
-// weights are bf16 themselves (three terms of x), and 2^-16 of each factor where they are not (two
-// terms of each; the product of the second ones is below that). Tasks are (block of tokens) x
-// (panel of 32 outputs).
+// fp32 products on bf16 matrix tiles. Three terms of x keep fp32's accuracy, and so do three of the
+// weights where they are no bf16 themselves. Tasks are (block of tokens) x (panel of 32 outputs).
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -15,6 +13,7 @@
 namespace nibble::cpu {
 namespace {
 
+constexpr int64_t kTerms = 3;                  // of a float
 constexpr int64_t kStep = 32, kTileRows = 16;  // inputs and rows of a tile
 constexpr int64_t kTileValues = kTileRows * kStep;
 constexpr int64_t kMaxRows = 256;         // tokens of a task
@@ -45,7 +44,7 @@ bool IsBf16(const Tensor& weights) {
 PanelsBf16 PackBf16(const Tensor& weights) {
   NIBBLE_CHECK(weights.shape.size() == 2, "weights {}", ShapeText(weights.shape));
   PanelsBf16 p{.rows = weights.shape[0], .cols = weights.shape[1]};
-  p.terms = IsBf16(weights) ? 1 : 2;
+  p.terms = IsBf16(weights) ? 1 : kTerms;
   p.padded_cols = RoundUp(p.cols, kStep);
   const int64_t panels = (p.rows + kPanelF32 - 1) / kPanelF32;
   p.data = MakeAlignedBytes(static_cast<size_t>(panels * p.panel_values()) * sizeof(uint16_t));
@@ -70,16 +69,16 @@ PanelsBf16 PackBf16(const Tensor& weights) {
 
 void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& w, const float* bias, float* y,
               int64_t y_stride, bool accumulate) {
-  const int64_t terms = Bf16Tile::TermsOfA(w.terms), block = kTileRows * w.padded_cols * terms;
+  const int64_t block = kTileRows * w.padded_cols * kTerms;
   const int64_t row_blocks = (tokens + kTileRows - 1) / kTileRows;
   thread_local Buffer<uint16_t> memory;
   uint16_t* split = memory.Grow(row_blocks * block);  // tiles as in Bf16Tile
   ParallelFor(static_cast<size_t>(row_blocks), [&](size_t i) {
     const int64_t row = static_cast<int64_t>(i) * kTileRows;
-    amx_split_rows(x + row * w.cols, std::min(kTileRows, tokens - row), w.cols, terms,
+    amx_split_rows(x + row * w.cols, std::min(kTileRows, tokens - row), w.cols, kTerms,
                    split + static_cast<int64_t>(i) * block);
   });
-  const int64_t fit = kBlockBytes / (terms * w.padded_cols * 2) / 32 * 32;
+  const int64_t fit = kBlockBytes / (kTerms * w.padded_cols * 2) / 32 * 32;
   const int64_t rows = std::min(tokens, std::clamp<int64_t>(fit, 32, kMaxRows));
   const int64_t blocks = (tokens + rows - 1) / rows, panels = (w.rows + kPanelF32 - 1) / kPanelF32;
   ParallelFor(static_cast<size_t>(blocks * panels), [&](size_t i) {
@@ -87,6 +86,7 @@ void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& w, const float* 
     const int64_t panel = static_cast<int64_t>(i) % panels, count = std::min(rows, tokens - first);
     alignas(64) float sums[kMaxRows * kPanelF32];
     amx_gemm_bf16({.a = split + first / kTileRows * block,
+                   .a_terms = kTerms,
                    .rows = count,
                    .b = w.values() + panel * w.panel_values(),
                    .b_terms = w.terms,

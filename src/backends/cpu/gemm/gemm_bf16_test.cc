@@ -40,22 +40,23 @@ class GemmBf16Test : public testing::Test {
   void TearDown() override { SetThreads(0); }
 };
 
-// A term is cut off below 2^-7 of what is left, the last one rounds: three terms keep 2^-23 of x;
-// two terms keep 2^-16 of x and of w and drop a product of 2^-14. Sums round 3 K + 2 times.
+// Three terms of eight bits, rounded to nearest, are a float: a term leaves 2^-8 of what was there.
+// Of the products of two factors' terms, two of 2^-8 2^-16 and one of 2^-32 are dropped. A sum
+// rounds once for each product.
 void CheckGemm(int64_t tokens, int64_t outputs, int64_t inputs, bool bf16, bool accumulate) {
   SCOPED_TRACE(testing::Message() << tokens << " x " << outputs << " x " << inputs << ", " << bf16);
   Rng rng(17, static_cast<uint64_t>(tokens * 31 + outputs));
   const Matrix<float> weights = RandomWeights(rng, outputs, inputs, bf16);
   const PanelsBf16 panels = Pack(weights);
-  ASSERT_EQ(panels.terms, bf16 ? 1 : 2);
+  ASSERT_EQ(panels.terms, bf16 ? 1 : 3);
   const std::vector<float> x = RandomFloats(rng, tokens * inputs);
   const std::vector<float> bias = RandomFloats(rng, outputs);
   const int64_t stride = outputs + 3;
   const float poison = accumulate ? 7.5f : std::numeric_limits<float>::quiet_NaN();
   std::vector<float> y(static_cast<size_t>(tokens * stride), poison);
   GemmBf16(x.data(), tokens, panels, bias.data(), y.data(), stride, accumulate);
-  const double relative =
-      (bf16 ? 0x1p-23 : 0x1p-15 + 0x1p-14) + 0x1p-24 * static_cast<double>(3 * inputs + 2);
+  const double dropped = bf16 ? 0 : 0x1p-23 + 0x1p-32, products = bf16 ? 3 : 6;
+  const double relative = dropped + 0x1p-24 * (products * static_cast<double>(inputs) + 2);
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t n = 0; n < outputs; ++n) {
       double sum = bias[n] + (accumulate ? poison : 0), size = std::abs(sum);

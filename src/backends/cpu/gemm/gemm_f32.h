@@ -30,7 +30,7 @@ void GemmF32(Isa isa, const float* x, int64_t tokens, const PanelsF32& weights, 
              float* y, int64_t y_stride, bool accumulate);
 
 // Wide weights as bf16 tiles for AMX: [panel of kPanelF32 outputs][32 inputs][term][2 x 16 outputs]
-// [16 pairs of inputs][16 outputs][2]. One term where the weights are bf16, else two.
+// [16 pairs of inputs][16 outputs][2]. One term where the weights are bf16, else three.
 struct PanelsBf16 {
   int64_t rows = 0, cols = 0, padded_cols = 0;  // N, K
   int64_t terms = 1;
@@ -41,8 +41,8 @@ struct PanelsBf16 {
 };
 PanelsBf16 PackBf16(const Tensor& weights);
 
-// GemmF32 on AMX: exact products of bf16 weights and fp32 inputs, or of 16-bit terms of both,
-// summed in fp32 in an order that depends on K alone.
+// GemmF32 on AMX: products that are as exact as fp32's, summed in fp32 in an order that depends on
+// K alone.
 void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& weights, const float* bias,
               float* y, int64_t y_stride, bool accumulate);
 

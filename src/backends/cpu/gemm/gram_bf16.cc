@@ -61,6 +61,7 @@ void AddProduct(const Operands& o, int64_t first, int64_t panel, double* sum) {
   const int64_t rows = std::min(kRows, o.width - first), column = panel * kTileOutputs;
   const int64_t columns = std::min(kTileOutputs, o.width - column);
   amx_gemm_bf16({.a = o.a + first / 16 * o.steps * kTerms * kTileValues,
+                 .a_terms = kTerms,
                  .rows = rows,
                  .b = o.b + panel * o.steps * kTerms * 2 * kTileValues,
                  .b_terms = kTerms,

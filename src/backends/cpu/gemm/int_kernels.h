@@ -136,16 +136,15 @@ struct GramTile {
 };
 void avx512_gram_bf16(const GramTile& tile);
 
-// Wide products on AMX: c [rows, kTileOutputs] = sum of three products of bf16 terms. With one term
-// of b: a0 b0 + a1 b0 + a2 b0; with two: a0 b0 + a1 b0 + a0 b1.
+// Wide products on AMX: c [rows, kTileOutputs] = sum of the products of bf16 terms a_j b_i with
+// i + j < a_terms, largest b first. Those left out are of the size of what the terms lack.
 struct Bf16Tile {
-  static constexpr int64_t TermsOfA(int64_t b_terms) { return b_terms == 1 ? 3 : 2; }
-
-  const uint16_t* a;  // tiles [rows / 16][k / 32][3 or 2 terms][16 rows][32]
+  const uint16_t* a;  // tiles [rows / 16][k / 32][a_terms][16 rows][32]
+  int64_t a_terms;
   int64_t rows;
   const uint16_t* b;  // a panel of PackBf16 (gemm_f32.h)
-  int64_t b_terms;
-  int64_t k;  // a multiple of 32
+  int64_t b_terms;    // at most a_terms
+  int64_t k;          // a multiple of 32
   float* c;
 };
 void amx_gemm_bf16(const Bf16Tile& tile);
