@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/ref/ref_attention.h"
+#include "backends/ref/sums.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
 #include "transforms/blas.h"
@@ -106,12 +107,6 @@ TokenCodes CodesOf(const Activations& acts, int64_t t, int64_t group) {
   return token;
 }
 
-int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 // The arithmetic law (docs/numerics.md) for token t and outputs [first, last):
 //   y = sum_G a s [D - pi Q + z (P - L pi)]
 // or, where several groups of weights share a token's only scale,
@@ -131,7 +126,9 @@ void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int6
       const int64_t act = k / act_length, weight = k / weight_length;
       const int32_t zero = w.zeros.row(n)[weight];
       const auto centred = [&](const CodeRow& plane) {
-        const int32_t dot = Dot(plane.codes.data() + k, w.codes.row(n).data() + k, w.group);
+        const auto at = static_cast<size_t>(k), count = static_cast<size_t>(w.group);
+        const int32_t dot =
+            Dot(std::span(plane.codes).subspan(at, count), w.codes.row(n).subspan(at, count));
         return static_cast<float>(dot - zero * plane.sums[static_cast<size_t>(g)]);
       };
       const float weight_sum =
@@ -157,10 +154,10 @@ void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int6
 
 // One fp32 chain over ascending k per output.
 void MultiplyFloats(const Product& w, const float* x, int64_t first, int64_t last, float* y) {
-  std::fill(y, y + (last - first), 0.0f);
+  const std::span<float> sums = {y, static_cast<size_t>(last - first)};
+  std::ranges::fill(sums, 0.0f);
   for (int64_t k = 0; k < w.cols; ++k) {
-    const float* weights = w.transposed.row(k).data();
-    for (int64_t n = first; n < last; ++n) y[n - first] = y[n - first] + x[k] * weights[n];
+    AddScaled(x[k], w.transposed.row(k).subspan(static_cast<size_t>(first), sums.size()), sums);
   }
 }
 
