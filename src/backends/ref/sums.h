@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The innermost loops of ref's products, compiled without sanitizers, under which they would be half
-// of all tests' time. Both spans have one size.
+// The innermost loops of ref's products, compiled without sanitizers, under which they would be
+// half of all tests' time. Both spans have one size.
 #pragma once
 
 #include <cstdint>
