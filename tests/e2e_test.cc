@@ -3,6 +3,7 @@
 // for bad input.
 #include <algorithm>
 
+#include "base/cpu_features.h"
 #include "tests/e2e_testing.h"
 
 namespace nibble {
@@ -314,6 +315,20 @@ TEST(InspectVerb, ShowsWhatLoadingMakesOfAFloatModel) {
 }
 
 // Every bench gives rows with these fields; figures are not looked at.
+TEST(DoctorVerb, SaysWhatIsUsedAndWhatToChange) {
+  const Result well = Nibble({"doctor"}, "", {"OPENBLAS_CORETYPE=Haswell"});
+  EXPECT_EQ(well.code, 0) << well.err;
+  for (const char* name : {"processor", "kernels", "threads", "memory", "OpenBLAS", "GPU", "-> "}) {
+    EXPECT_THAT(well.out, HasSubstr(name));
+  }
+  EXPECT_THAT(well.out, Not(HasSubstr("-> OpenBLAS")));
+  if (!MachineHas(Isa::kAvx512)) GTEST_SKIP() << "needs avx512";
+  const Arguments badly = {"NIBBLE_ISA=avx2", "OPENBLAS_CORETYPE=Prescott"};
+  const std::string advice = Nibble({"doctor", "--json"}, "", badly).json()["advice"].dump();
+  EXPECT_THAT(advice, HasSubstr("NIBBLE_ISA is set"));
+  EXPECT_THAT(advice, HasSubstr("OPENBLAS_CORETYPE=SkylakeX"));
+}
+
 TEST(BenchVerb, RowsHaveTheirFields) {
   const Arguments few = {kTiny, "--tokens", "20", "--repeats", "1", "--json"};
   const auto rows = [](const Arguments& arguments) {

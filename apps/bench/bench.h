@@ -84,6 +84,7 @@ double WeightBytes(const Network& network, double experts_read = 1);
 
 void RunPrefill(const BenchArguments& arguments, const Common& common);
 void RunDecode(const BenchArguments& arguments, const Common& common);
+void RunDoctor(const BenchArguments& arguments, const Common& common);
 void RunPeak(const BenchArguments& arguments, const Common& common);
 void RunKernels(const BenchArguments& arguments, const Common& common);
 void RunAttention(const BenchArguments& arguments, const Common& common);

@@ -76,6 +76,8 @@ class Verbs {
 };
 
 void AddKernelVerbs(const Verbs& verbs) {
+  verbs.Add("doctor", "What this machine offers, what of it is used, and what to change",
+            "nibble doctor", RunDoctor);
   verbs.Add("peak", "What this CPU or GPU multiplies and reads at most", "nibble bench peak",
             RunPeak);
   const auto [kernels, k] =

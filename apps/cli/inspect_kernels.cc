@@ -5,15 +5,10 @@
 #include "apps/cli/linear_rows.h"
 
 namespace nibble::cli {
-namespace {
 
-using Cells = std::vector<std::string>;
-using Rows = std::vector<Cells>;
-
-// "1-12 avx512_gemv_u4s8, 13+ avx512_gemm_u8s8", then what they do instead, or nothing.
-Cells KernelCells(const KernelChooser& choose, const ProductFormat& product) {
+std::string KernelsText(const KernelChooser& choose, const ProductFormat& product) {
   const std::vector<KernelRange> ranges = KernelRanges(choose, product);
-  Cells kernels;
+  std::vector<std::string> kernels;
   for (size_t i = 0; i < ranges.size(); ++i) {
     const int64_t first = ranges[i].first_tokens;
     const int64_t last = i + 1 < ranges.size() ? ranges[i + 1].first_tokens - 1 : 0;
@@ -22,7 +17,17 @@ Cells KernelCells(const KernelChooser& choose, const ProductFormat& product) {
                                                : fmt::format("{}-{}", first, last);
     kernels.push_back(fmt::format("{} {}", tokens, ranges[i].use.name));
   }
-  return {fmt::format("{}", fmt::join(kernels, ", ")), ranges.back().use.instead};
+  return fmt::format("{}", fmt::join(kernels, ", "));
+}
+
+namespace {
+
+using Cells = std::vector<std::string>;
+using Rows = std::vector<Cells>;
+
+// The kernels, then what they do instead, or nothing.
+Cells KernelCells(const KernelChooser& choose, const ProductFormat& product) {
+  return {KernelsText(choose, product), KernelRanges(choose, product).back().use.instead};
 }
 
 Json ProductJson(Json product, const Cells& cells) {

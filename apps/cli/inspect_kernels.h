@@ -7,6 +7,8 @@
 
 namespace nibble::cli {
 
+// "1-12 avx512_gemv_u4s8, 13+ avx512_gemm_u8s8": by tokens, the kernels that run a product.
+std::string KernelsText(const KernelChooser& choose, const ProductFormat& product);
 // Prints the kernels as tables for people.
 void PrintKernels(const Network& net, const Backend& backend);
 void PrintEveryKernel();  // of all machines that this program was built for

@@ -16,13 +16,15 @@
 namespace nibble::cli {
 namespace {
 
-// Becomes the program nibble-bench beside this one for `nibble bench ...`; returns for all other
-// words. So nothing that only measures is linked here.
+// Becomes the program nibble-bench beside this one for `nibble bench ...` and `nibble doctor`;
+// returns for all other words. So nothing that only measures is linked here.
 void ForwardBench(int argc, char** argv) {
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const bool help = !words.empty() && words[0] == "help";
   if (help) words.erase(words.begin());
-  if (words.empty() || words[0] != "bench") return;
+  const bool doctor = !words.empty() && words[0] == "doctor";
+  if (!doctor && (words.empty() || words[0] != "bench")) return;
+  if (doctor) words.insert(words.begin(), "");
   words[0] = "nibble-bench";
   if (help) words.insert(words.begin() + 1, "help");
   const std::string program =
@@ -56,6 +58,7 @@ Program Nibble(int argc, char** argv) {
             AddTokenize(app, common, run);
             AddInspect(app, common, run);
             AddRepack(app, common, run);
+            app.add_subcommand("doctor", "What this machine offers, and what to change");
             app.add_subcommand("bench", "Measure speed and quality");
             AddCompletion(app, common, run);
           }};

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <initializer_list>
 #include <new>
@@ -25,6 +27,7 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "transforms/blas.h"
 
 // OpenBLAS asks this function of its own, while it is loaded, how many threads to start. Nibble's
 // threads are the pool's; each one of OpenBLAS' would take 128 MiB of address space, and would hang
@@ -72,6 +75,18 @@ void TakeFailedWritesAsErrors() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
+// Starts the program again where verbs that quantize would run on kernels of BLAS for an older
+// processor: GPTQ would take several times as long.
+void RestartWithBetterBlas(const std::vector<std::string>& words, char** argv) {
+  constexpr std::array kVerbs = {"quantize", "quality"};
+  constexpr const char* kVariable = "OPENBLAS_CORETYPE";
+  if (words.empty() || std::ranges::find(kVerbs, words[0]) == kVerbs.end()) return;
+  const std::string core = BetterBlasCore();
+  if (core.empty() || std::getenv(kVariable) != nullptr) return;
+  setenv(kVariable, core.c_str(), 0);
+  execv("/proc/self/exe", argv);  // where it fails, slow kernels are still right
+}
+
 // --help and --version, where that is what `error` is.
 void PrintHelp(CLI::App& app, const CLI::ParseError& error, bool all) {
   if (error.get_exit_code() != 0) RefuseArguments(app, error);
@@ -84,6 +99,8 @@ int Main(int argc, char** argv, const Program& program) {
   GrowStack();
   KeepStandardStreams();
   TakeFailedWritesAsErrors();
+  CommandLine line = ReadCommandLine(argc, argv);
+  RestartWithBetterBlas(line.words, argv);
   CLI::App app(program.description);
   app.set_version_flag("--version", "nibble " NIBBLE_VERSION);
   app.require_subcommand(1);
@@ -91,7 +108,6 @@ int Main(int argc, char** argv, const Program& program) {
   Common common;
   Run run;
   program.add(app, common, run);
-  CommandLine line = ReadCommandLine(argc, argv);
   if (const std::string text = TopicText(app, line.topic); !text.empty()) {
     fmt::print("{}", text);
     FlushOutput();

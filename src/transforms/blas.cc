@@ -5,9 +5,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <mutex>
 #include <vector>
 
+#include "base/cpu_features.h"
 #include "base/error.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
@@ -54,6 +57,16 @@ void PrepareBlas() {
   }
   if (!all) Fail("OpenBLAS cannot serve {} threads; use fewer --threads", threads);
   prepared = threads;
+}
+
+std::string BetterBlasCore() {
+  constexpr std::array kWithAvx2 = {"HASWELL",  "EXCAVATOR",  "ZEN",
+                                    "SKYLAKEX", "COOPERLAKE", "SAPPHIRERAPIDS"};
+  std::string core = openblas_get_corename();
+  for (char& c : core) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  const bool known = std::ranges::find(kWithAvx2, core) != kWithAvx2.end();
+  if (known || !MachineHas(Isa::kAvx2)) return "";
+  return MachineHas(Isa::kAvx512) ? "SkylakeX" : "Haswell";
 }
 
 void Multiply(const Matrix<double>& a, const Matrix<double>& b, bool turned, Matrix<double>& out,
