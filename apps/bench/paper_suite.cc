@@ -114,7 +114,7 @@ std::vector<PaperSection> QuarotParts() {
 std::vector<PaperSection> OtherPapers() {
   return {
       {"quik",
-       "QUIK: down_proj, outlier counts, 8 bits",
+       "QUIK: down_proj, outlier counts and thresholds, 8 bits",
        {{"not quantized", "", ""},
         {"down 8 bits", "quik", ""},
         {"down 8 bits, no clip search", "quik", "w-clip=1"},
@@ -128,6 +128,11 @@ std::vector<PaperSection> OtherPapers() {
         {"256 outliers", "quik", "tail=256"},
         {"512 outliers", "quik", "tail=512"},
         {"1024 outliers", "quik", "tail=1024"},
+        {"no outliers below T = 2", "quik", "tail-threshold=2"},
+        {"no outliers below T = 3", "quik", "tail-threshold=3"},
+        {"no outliers below T = 4", "quik", "tail-threshold=4"},
+        {"no outliers below T = 8", "quik", "tail-threshold=8"},
+        {"the widest quarter 8 bits, others 4", "quik", "down-bits=4,wide-inputs=0.25"},
         {"all 8 bits", "quik", "w-bits=8,a-bits=8"},
         {"all 8 bits, weights 2:4 sparse", "quik", "w-bits=8,a-bits=8,sparse=2:4"},
         {"down 8 bits, weights 2:4 sparse", "quik", "sparse=2:4"},

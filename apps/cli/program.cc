@@ -75,10 +75,10 @@ void TakeFailedWritesAsErrors() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// Starts the program again where verbs that quantize would run on kernels of BLAS for an older
+// Starts the program again where verbs that use BLAS would run on its kernels for an older
 // processor: GPTQ would take several times as long.
 void RestartWithBetterBlas(const std::vector<std::string>& words, char** argv) {
-  constexpr std::array kVerbs = {"quantize", "quality"};
+  constexpr std::array kVerbs = {"quantize", "quality", "eval", "report"};
   constexpr const char* kVariable = "OPENBLAS_CORETYPE";
   if (words.empty() || std::ranges::find(kVerbs, words[0]) == kVerbs.end()) return;
   const std::string core = BetterBlasCore();

@@ -12,6 +12,7 @@ namespace {
 
 void AddTokens(const float* x, int64_t tokens, ChannelStatistics& statistics) {
   const size_t width = statistics.largest.size();
+  statistics.tokens += tokens;
   for (int64_t t = 0; t < tokens; ++t, x += width) {
     for (size_t k = 0; k < width; ++k) {
       const double value = x[k];
@@ -98,6 +99,7 @@ void ShareNorm(const ModelConfig& config, ByRole<ChannelStatistics>& inputs) {
       all.largest[k] = std::max(all.largest[k], one.largest[k]);
       all.energy[k] += one.energy[k];
     }
+    all.tokens += one.tokens;
   }
   for (int64_t e = 0; e < config.router.all(); ++e) inputs[OfExpert(Role::kGate, e)] = all;
 }

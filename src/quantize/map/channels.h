@@ -16,6 +16,7 @@ namespace nibble {
 // Statistics of an input's channels in calibration, behind its online transform.
 struct ChannelStatistics {
   std::vector<double> largest, energy;  // [K]: max |x| and sum x^2
+  int64_t tokens = 0;
 };
 struct LayerStatistics {
   // Inputs by the first linear that reads them. Experts read one norm's output, so that each has

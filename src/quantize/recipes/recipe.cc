@@ -100,6 +100,7 @@ Recipe PlainRecipe(Recipe recipe) {
   recipe.cache_loss = 0, recipe.scale_steps = 0;
   recipe.block_epochs = 0, recipe.learned_channels = false;
   recipe.order = none.order, recipe.tail = 0;
+  recipe.tail_threshold = recipe.wide_inputs = 0;
   recipe.rounding = Rounding::kNearest;
   if (recipe.activations.clip == 0) recipe.activations.clip = 1;
   recipe.asked.clear();

@@ -73,6 +73,9 @@ struct Recipe {
   int64_t tail = 0;
   bool tail_grows = false;
   FormatSpec tail_weights, tail_activations;
+  // Inputs without a value above this have no outliers, and this share of the inputs, those of the
+  // largest mean squares, has linears of 8 bits (quantize/plan/choose_outliers.h); 0 = none.
+  double tail_threshold = 0, wide_inputs = 0;
   // Online transforms are left out where calibration finds products closer without them
   // (quantize/plan/choose_transforms.h).
   bool fallback = true;
@@ -159,6 +162,7 @@ struct Recipe {
     return rotation != Rotation::kNone || scales_channels() || searches_scales() ||
            arranges_channels();
   }
+  bool chooses_outliers() const { return tail_threshold > 0 || wide_inputs > 0; }
   bool transforms_online() const { return rotation != Rotation::kNone && online_transforms; }
   bool falls_back() const {
     return fallback && transforms_online() && calibrates() && !arranges_channels();

@@ -71,6 +71,9 @@ Reason NeedsTail(const Recipe& r) {
   if (!r.weights.quantized()) return NeedsWeights(r);
   return r.order == ChannelOrder::kNone ? "no order puts outlier channels last; use --order" : "";
 }
+Reason NeedsOrder(const Recipe& r) {
+  return r.order == ChannelOrder::kNone ? "inputs are not looked at; use --order" : "";
+}
 Reason NeedsGptq(const Recipe& r) {
   if (!r.weights.quantized()) return NeedsWeights(r);
   return r.rounding == Rounding::kGptq ? "" : "weights are rounded to nearest; use --rounding gptq";
@@ -357,6 +360,16 @@ std::vector<RecipeField> MethodFields() {
 // Recorded where they are on: checkpoints of other recipes are what they were without these fields.
 std::vector<RecipeField> SearchFields() {
   std::vector<RecipeField> fields = {
+      {"tail-threshold", Real(0, 1e6),
+       "QUIK: inputs without a value above this have no outlier channels, those of 8 bits without "
+       "one above twice this; 0 = all have them",
+       Set<&Recipe::tail_threshold>, IfOn<&Recipe::tail_threshold, NeedsTail>,
+       Get<&Recipe::tail_threshold>},
+      {"wide-inputs", kShare,
+       "QUIK: this share of the inputs, those of the largest variance, and the weights that read "
+       "them have 8 bits",
+       Set<&Recipe::wide_inputs>, IfOn<&Recipe::wide_inputs, NeedsOrder>,
+       Get<&Recipe::wide_inputs>},
       {"scale-steps", Whole(0, 100),
        "AWQ: channels of norms, v and up scaled by a power of their mean, searched in so many "
        "steps from 0 to 1; 0 = off. Needs --rotation none",

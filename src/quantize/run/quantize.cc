@@ -18,7 +18,9 @@
 #include "quantize/map/channel_scales.h"
 #include "quantize/map/search_scales.h"
 #include "quantize/plan/choose_clips.h"
+#include "quantize/plan/choose_outliers.h"
 #include "quantize/plan/choose_transforms.h"
+#include "quantize/plan/make_plan.h"
 #include "quantize/round/host_math.h"
 #include "quantize/run/estimate.h"
 #include "quantize/run/expected_stages.h"
@@ -127,6 +129,15 @@ void SearchScales(const Job& job, Rotator& rotator, Backend& backend) {
     scales[i].outputs = std::move(found[i].outputs);
   }
   rotator.Scale(std::move(scales));
+}
+
+// The plan as the statistics of its inputs change it.
+void ChooseOutliers(Job& job, const std::vector<LayerStatistics>& statistics) {
+  if (!job.options.recipe.chooses_outliers()) return;
+  Recipe recipe = job.options.recipe;
+  const auto rules = RulesOfOutliers(statistics, job.source.config, recipe, job.plan);
+  recipe.rules.insert(recipe.rules.end(), rules.begin(), rules.end());
+  job.plan.linears = MakePlan(job.source, recipe).linears;
 }
 
 // Layers as they are rounded: folded, rotated, their channels scaled and in order.
@@ -393,9 +404,11 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   }
   if (job.options.recipe.searches_scales()) SearchScales(job, rotator, *backend);
   if (job.options.recipe.falls_back()) LeaveOutTransforms(job, rotator, *backend);
+  const auto statistics = Statistics(job, rotator, *backend, unrotated);
+  ChooseOutliers(job, statistics);
   const FloatLayers layers =
-      KeepLayers(MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated)),
-                 LayerPasses(job.options.recipe), KeptBytes(report.estimate, job.options));
+      KeepLayers(MappedLayers(job, rotator, statistics), LayerPasses(job.options.recipe),
+                 KeptBytes(report.estimate, job.options));
   if (report.recipe.maps()) {
     const auto exact = MakeExactBackend();
     report.invariance = CheckInvariance(job.source, rotator, layers, job.plan, *exact);
@@ -411,7 +424,8 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   report.plan = job.plan;
   OpenNetwork(work.path());  // what is published can be read
   work.Publish(options.force);
-  report.quantized_bits_per_weight = report.estimate.bits_per_weight;
+  report.quantized_bits_per_weight =
+      EstimateQuantization(job.source.config, job.plan, job.options).bits_per_weight;
   report.output_bytes = FilesBytes(output);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
