@@ -97,14 +97,14 @@ TEST(CommandLine, CompletionKnowsVerbsOptionsAndValues) {
 // Every example of a --help must at least be an accepted command line: it fails, here, because
 // there is no such model (1), not because of its options (2).
 TEST(CommandLine, EveryVerbShowsAnExampleThatParses) {
-  const Arguments verbs[] = {{"quantize"},         {"eval"},
-                             {"eval", "ppl"},      {"eval", "kl"},
-                             {"eval", "tasks"},    {"eval", "loglikelihood"},
-                             {"generate"},         {"chat"},
-                             {"tokenize"},         {"detokenize"},
-                             {"inspect"},          {"bench"},
-                             {"bench", "prefill"}, {"bench", "decode"},
-                             {"bench", "quality"}};
+  const Arguments verbs[] = {{"quantize"},        {"eval"},
+                             {"eval", "ppl"},     {"eval", "kl"},
+                             {"eval", "tasks"},   {"eval", "loglikelihood"},
+                             {"generate"},        {"chat"},
+                             {"tokenize"},        {"detokenize"},
+                             {"inspect"},         {"report"},
+                             {"bench"},           {"bench", "prefill"},
+                             {"bench", "decode"}, {"bench", "quality"}};
   for (const Arguments& verb : verbs) {
     const Result help = Nibble(verb + Arguments{"--help"});
     EXPECT_EQ(help.code, 0);

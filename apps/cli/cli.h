@@ -32,6 +32,7 @@ void AddServe(CLI::App& app, Common& common, Run& run);
 void AddTokenize(CLI::App& app, Common& common, Run& run);
 void AddInspect(CLI::App& app, Common& common, Run& run);
 void AddRepack(CLI::App& app, Common& common, Run& run);
+void AddReport(CLI::App& app, Common& common, Run& run);
 
 // A subcommand with the common options; `example` is shown below its --help.
 CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,

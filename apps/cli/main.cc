@@ -58,6 +58,7 @@ Program Nibble(int argc, char** argv) {
             AddTokenize(app, common, run);
             AddInspect(app, common, run);
             AddRepack(app, common, run);
+            AddReport(app, common, run);
             app.add_subcommand("doctor", "What this machine offers, and what to change");
             app.add_subcommand("bench", "Measure speed and quality");
             AddCompletion(app, common, run);
