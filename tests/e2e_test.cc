@@ -314,7 +314,6 @@ TEST(InspectVerb, ShowsWhatLoadingMakesOfAFloatModel) {
   EXPECT_LT(four["quantized_bytes"], floats["other_bytes"]);
 }
 
-// Every bench gives rows with these fields; figures are not looked at.
 TEST(DoctorVerb, SaysWhatIsUsedAndWhatToChange) {
   const Result well = Nibble({"doctor"}, "", {"OPENBLAS_CORETYPE=Haswell"});
   EXPECT_EQ(well.code, 0) << well.err;
@@ -329,6 +328,7 @@ TEST(DoctorVerb, SaysWhatIsUsedAndWhatToChange) {
   EXPECT_THAT(advice, HasSubstr("OPENBLAS_CORETYPE=SkylakeX"));
 }
 
+// Every bench gives rows with these fields; figures are not looked at.
 TEST(BenchVerb, RowsHaveTheirFields) {
   const Arguments few = {kTiny, "--tokens", "20", "--repeats", "1", "--json"};
   const auto rows = [](const Arguments& arguments) {

@@ -10,6 +10,7 @@
 #include "apps/cli/cli.h"
 #include "apps/cli/recipe_options.h"
 #include "engine/model.h"
+#include "measure/peak.h"
 #include "quantize/recipes/recipe.h"
 
 namespace nibble::cli {
@@ -84,6 +85,8 @@ double WeightBytes(const Network& network, double experts_read = 1);
 
 void RunPrefill(const BenchArguments& arguments, const Common& common);
 void RunDecode(const BenchArguments& arguments, const Common& common);
+// What the device of `common` multiplies and reads at most.
+std::vector<cpu::Peak> MeasurePeaks(const Common& common);
 void RunDoctor(const BenchArguments& arguments, const Common& common);
 void RunPeak(const BenchArguments& arguments, const Common& common);
 void RunKernels(const BenchArguments& arguments, const Common& common);

@@ -15,7 +15,6 @@
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "compute/devices.h"
-#include "measure/peak.h"
 #include "models/families/shapes.h"
 #include "quantize/plan/make_plan.h"
 #include "source/hub_cache.h"
@@ -113,8 +112,9 @@ Finding Blas() {
   const std::string better = BetterBlasCore();
   return {"OpenBLAS", openblas_get_config(),
           better.empty() ? ""
-                         : fmt::format("it takes this processor for an older one; nibble quantize "
-                                       "sets OPENBLAS_CORETYPE={} by itself, other programs do not",
+                         : fmt::format("it takes this processor for an older one; nibble sets "
+                                       "OPENBLAS_CORETYPE={} where it needs it, programs that use "
+                                       "libnibble have to",
                                        better)};
 }
 
@@ -126,10 +126,13 @@ Finding Gpu() {
                       "capability 8.0 and newer run"
                     : ""};
   }
-  const auto backend = MakeBackend("cuda:0", false);
-  const auto free = backend->FreeMemory();
-  return {"GPU",
-          backend->Name() + (free ? ", " + BytesText(static_cast<double>(*free)) + " free" : "")};
+  try {
+    const auto backend = MakeBackend("cuda:0", false);
+    const auto free = static_cast<double>(backend->FreeMemory().value_or(0));
+    return {"GPU", fmt::format("{}, {} free", backend->Name(), BytesText(free))};
+  } catch (const Error& error) {  // taken by other programs, say
+    return {"GPU", "there, but not usable", error.what()};
+  }
 }
 
 Finding Caches() {
@@ -141,9 +144,9 @@ Finding Caches() {
   return {"caches", fmt::format("{}/nibble; downloads in {}", cache, HubCache())};
 }
 
-std::vector<Finding> Peaks() {
+std::vector<Finding> Peaks(const Common& common) {
   std::vector<Finding> findings;
-  for (const cpu::Peak& peak : cpu::MeasurePeaks(ActiveIsa())) {
+  for (const cpu::Peak& peak : MeasurePeaks(common)) {
     const bool bytes = peak.name == "memory read";
     findings.push_back(
         {std::string(peak.name),
@@ -164,7 +167,7 @@ void RunDoctor(const BenchArguments&, const Common& common) {
                                    Blas(),
                                    Gpu(),
                                    Caches()};
-  for (Finding& peak : Peaks()) findings.push_back(std::move(peak));
+  for (Finding& peak : Peaks(common)) findings.push_back(std::move(peak));
   Json json = Json::object(), advice = Json::array();
   std::vector<std::vector<std::string>> table = {{"what", "here"}};
   for (const Finding& finding : findings) {

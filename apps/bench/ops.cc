@@ -219,10 +219,13 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
 
 }  // namespace
 
+std::vector<cpu::Peak> MeasurePeaks(const Common& common) {
+  return common.device == "cpu" ? cpu::MeasurePeaks(ActiveIsa()) : PeaksOfGpu(common.device);
+}
+
 void RunPeak(const BenchArguments&, const Common& common) {
   const bool on_cpu = common.device == "cpu";
-  const std::vector<cpu::Peak> peaks =
-      on_cpu ? cpu::MeasurePeaks(ActiveIsa()) : PeaksOfGpu(common.device);
+  const std::vector<cpu::Peak> peaks = MeasurePeaks(common);
   const std::string where =
       on_cpu ? fmt::format("{} threads, {}", Threads(), IsaName(ActiveIsa())) : common.device;
   std::vector<std::vector<std::string>> table = {{"peak", "median", "min", "max", "unit"}};

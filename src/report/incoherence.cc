@@ -29,6 +29,7 @@ ChannelStatistics OfKind(LinearSet::Kind kind, const ModelConfig& config, int64_
       all.largest[k] = std::max(all.largest[k], one.largest[k]);
       all.energy[k] += one.energy[k];
     }
+    all.tokens += one.tokens;
   }
   return all;
 }
@@ -52,24 +53,21 @@ double InputSizes::incoherence() const {
   return mean_square > 0 ? max() / std::sqrt(mean_square) : kNone;
 }
 
-InputSizes SizesOf(const ChannelStatistics& statistics, int64_t tokens) {
+InputSizes SizesOf(const ChannelStatistics& statistics) {
   InputSizes sizes = {.largest = statistics.largest};
-  const double count = static_cast<double>(tokens) * static_cast<double>(statistics.energy.size());
+  const double count =
+      static_cast<double>(statistics.tokens) * static_cast<double>(statistics.energy.size());
   for (const double energy : statistics.energy) sizes.mean_square += energy / count;
   return sizes;
 }
 
 std::vector<LayerSizes> MeasureSizes(const ModelConfig& config, const Rotator& rotator,
-                                     const std::vector<LayerStatistics>& statistics,
-                                     int64_t tokens) {
+                                     const std::vector<LayerStatistics>& statistics) {
   std::vector<LayerSizes> layers(statistics.size());
   for (int64_t i = 0; i < config.layers; ++i) {
     LayerSizes& layer = layers[static_cast<size_t>(i)];
     for (const auto kind : {LinearSet::kQkv, LinearSet::kO, LinearSet::kMlp, LinearSet::kDown}) {
-      const bool routed = kind >= LinearSet::kMlp && !config.has_ffn(i);
-      const int64_t rows = routed ? tokens * config.router.of_token() : tokens;
-      layer.inputs[kind] =
-          SizesOf(OfKind(kind, config, i, statistics[static_cast<size_t>(i)]), rows);
+      layer.inputs[kind] = SizesOf(OfKind(kind, config, i, statistics[static_cast<size_t>(i)]));
     }
     const FloatLayer floats = rotator.Layer(i);
     for (const auto& [role, w] : floats.weights) {

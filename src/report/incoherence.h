@@ -23,16 +23,14 @@ struct InputSizes {
   // The largest entry over the root mean square of all. Not a number where all are 0.
   double incoherence() const;
 };
-// `tokens` rows were seen.
-InputSizes SizesOf(const ChannelStatistics& statistics, int64_t tokens);
+InputSizes SizesOf(const ChannelStatistics& statistics);
 
 struct LayerSizes {
   std::map<LinearSet::Kind, InputSizes> inputs;  // experts' together, where there is no FFN
   std::map<Role, double> weights;                // by kind; of experts the largest
 };
-// What `rotator` makes of each layer's weights, and inputs as a pass of so many tokens saw them.
+// What `rotator` makes of each layer's weights, and inputs as a pass saw them.
 std::vector<LayerSizes> MeasureSizes(const ModelConfig& config, const Rotator& rotator,
-                                     const std::vector<LayerStatistics>& statistics,
-                                     int64_t tokens);
+                                     const std::vector<LayerStatistics>& statistics);
 
 }  // namespace nibble

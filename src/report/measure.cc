@@ -83,17 +83,16 @@ Recipe RotatedRecipe(const ModelConfig& config, const Recipe& recipe) {
 void MeasureRotation(Backend& backend, const Network& source, const Recipe& recipe,
                      std::span<const int32_t> ids, int64_t context, ModelReport& report) {
   const ModelConfig& config = source.config;
-  const auto tokens = std::ssize(ids);
   const Plan plan = MakePlan(source, recipe), plain = SourcePlan(plan);
   report.transforms = TransformsText(config, recipe, plan, report.layer);
   const Rotator as_it_is(source, Recipe{}, plain, 0);
   const auto before =
       Collect(kBeforeTitle, backend, source, plain, as_it_is, ids, context, recipe.reads_keys());
-  report.before = MeasureSizes(config, as_it_is, before, tokens);
+  report.before = MeasureSizes(config, as_it_is, before);
   Rotator rotator(source, recipe, plan, 0);
   if (recipe.reads_source()) rotator.Scale(ScalesOf(before, as_it_is, config, recipe));
   const auto after = Collect(kAfterTitle, backend, source, plan, rotator, ids, context, false);
-  report.after = MeasureSizes(config, rotator, after, tokens);
+  report.after = MeasureSizes(config, rotator, after);
 }
 
 void MeasureStreams(Backend& backend, const Network& source, const Recipe& recipe,

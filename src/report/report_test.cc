@@ -60,10 +60,10 @@ TEST(Incoherence, AHadamardTransformSpreadsASpike) {
 
 TEST(Incoherence, OfInputsIsTheLargestOverTheRootMeanSquare) {
   // Two tokens of two channels: (3, 0) and (-4, 1).
-  const InputSizes sizes = SizesOf({.largest = {4, 1}, .energy = {25, 1}}, 2);
+  const InputSizes sizes = SizesOf({.largest = {4, 1}, .energy = {25, 1}, .tokens = 2});
   EXPECT_DOUBLE_EQ(sizes.mean_square, 26.0 / 4);
   EXPECT_DOUBLE_EQ(sizes.incoherence(), 4 / std::sqrt(6.5));
-  EXPECT_TRUE(std::isnan(SizesOf({.largest = {0}, .energy = {0}}, 2).incoherence()));
+  EXPECT_TRUE(std::isnan(SizesOf({.largest = {0}, .energy = {0}, .tokens = 2}).incoherence()));
 }
 
 TEST(StreamQualityTest, SqnrIsThatOfItsFormula) {

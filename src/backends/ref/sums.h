@@ -8,7 +8,7 @@
 
 namespace nibble {
 
-// Sum of a[i] b[i]; at most 2^17 products of codes fit.
+// Sum of a[i] b[i]; fewer than 2^17 products of codes fit.
 int32_t Dot(std::span<const int8_t> a, std::span<const int8_t> b);
 // y[i] = y[i] + x w[i], rounded twice.
 void AddScaled(float x, std::span<const float> w, std::span<float> y);
