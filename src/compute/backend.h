@@ -259,6 +259,17 @@ class Backend {
   virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,
                                   const InputSpec& spec) = 0;
 
+  // y = T y in place, for each row of all intermediate values y [tokens, T.width()].
+  virtual void Transform(const TransformSpec& transform, int64_t tokens,
+                         std::span<Intermediate* const> all) {
+    const int64_t width = transform.width();
+    const InputSpec spec = {.width = width, .transform = transform, .activations = {.bits = 32}};
+    for (Intermediate* const y : all) {
+      const ActsSource source = {.op = ActsSource::Op::kIntermediate, .values = y};
+      Copy(PrepareActs(source, tokens, spec).values, tokens * width, reinterpret_cast<float*>(y));
+    }
+  }
+
   // The prepared input decoded to fp32 [tokens, width]; valid until the next call or PrepareActs.
   virtual const float* Decode(const Activations& acts) = 0;
 

@@ -31,6 +31,7 @@ std::optional<ExpertsSpec> SpecOfExperts(const ModelConfig& config, const Layer&
   for (int64_t e = 0; e < config.router.all(); ++e) {
     const Role gate = OfExpert(Role::kGate, e), down = OfExpert(Role::kDown, e);
     if (layer.inputs[gate] != spec.input || layer.inputs[down] != spec.down_input) return {};
+    if (layer.transforms_gated(e)) return {};
     spec.gate.push_back(layer.ids[gate]);
     spec.up.push_back(layer.ids[OfExpert(Role::kUp, e)]);
     spec.down.push_back(layer.ids[down]);
@@ -55,6 +56,7 @@ Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
                  index, RoleName(role), linear.weights.rows);
     layer.ids[role] = backend.Upload(linear);
     layer.inputs[role] = linear.input;
+    layer.outputs[role] = linear.output_transform;
   }
   for (const auto& [norm, weight] : weights.vectors) {
     layer.vectors[norm] = UploadNorm(backend, weight);
@@ -147,15 +149,34 @@ ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const Seq
   return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
 }
 
+namespace {
+
+// Project, and the outputs' transforms.
+void ProjectRoles(const Decoder& d, const Layer& layer, const Activations& acts,
+                  std::span<const std::pair<Role, Intermediate*>> outputs) {
+  std::vector<Backend::Projection> projections;
+  for (const auto& [role, y] : outputs) projections.push_back({layer.ids[role], y});
+  d.backend.Project(acts, projections);
+  for (size_t i = 0; i < outputs.size();) {  // neighbours of one transform at once
+    const TransformSpec& transform = layer.outputs[outputs[i].first];
+    std::vector<Intermediate*> alike;
+    for (; i < outputs.size() && layer.outputs[outputs[i].first] == transform; ++i) {
+      alike.push_back(outputs[i].second);
+    }
+    if (!transform.identity()) d.backend.Transform(transform, acts.tokens, alike);
+  }
+}
+
+}  // namespace
+
 void ProjectHeads(const Decoder& d, const Layer& layer, const float* x, int64_t tokens) {
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
   const ActsSource h = LayerInput(d.config, layer, Role::kQ, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[Role::kQ]);
-  const Backend::Projection outputs[] = {{layer.ids[Role::kQ], s.q.data()},
-                                         {layer.ids[Role::kK], s.k.data()},
-                                         {layer.ids[Role::kV], s.v.data()}};
-  d.backend.Project(acts, std::span(outputs).first(layer.spec.owns_kv() ? 3 : 1));
+  const std::pair<Role, Intermediate*> outputs[] = {
+      {Role::kQ, s.q.data()}, {Role::kK, s.k.data()}, {Role::kV, s.v.data()}};
+  ProjectRoles(d, layer, acts, std::span(outputs).first(layer.spec.owns_kv() ? 3 : 1));
 }
 
 ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
@@ -175,6 +196,11 @@ void AddOutput(const Decoder& d, const Layer& layer, Role role, LayerVector norm
   if (weight == nullptr) return d.backend.Gemm(acts, layer.ids[role], x, hidden, true);
   float* const output = d.scratch.outputs.Grow(tokens * hidden);
   d.backend.Gemm(acts, layer.ids[role], output, hidden, false);
+  if (const TransformSpec& transform = layer.outputs[role]; !transform.identity()) {
+    const InputSpec spec = {.width = hidden, .transform = transform, .activations = {.bits = 32}};
+    d.backend.Copy(d.backend.PrepareActs({.x = output}, tokens, spec).values, tokens * hidden,
+                   output);
+  }
   d.backend.AddNormed(output, tokens, hidden, weight, static_cast<float>(d.config.norm_eps), scale,
                       x);
 }
@@ -193,13 +219,13 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
   s.Reserve(d.config, tokens);
   const ActsSource h = LayerInput(d.config, layer, gate, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[gate]);
-  const Backend::Projection outputs[] = {{layer.ids[gate], s.gate.data()},
-                                         {layer.ids[up], s.up.data()}};
   const bool alone = d.config.gating.alone;
-  if (!keep && !alone) {
-    return d.backend.ProjectGated(acts, outputs[0], outputs[1], d.config.gating);
+  if (!keep && !alone && !layer.transforms_gated(expert)) {
+    return d.backend.ProjectGated(acts, {layer.ids[gate], s.gate.data()},
+                                  {layer.ids[up], s.up.data()}, d.config.gating);
   }
-  d.backend.Project(acts, std::span(outputs).first(alone ? 1 : 2));
+  const std::pair<Role, Intermediate*> outputs[] = {{gate, s.gate.data()}, {up, s.up.data()}};
+  ProjectRoles(d, layer, acts, std::span(outputs).first(alone ? 1 : 2));
   return {.op = ActsSource::Op::kGated,
           .gate = s.gate.data(),
           .up = alone ? s.gate.data() : s.up.data(),

@@ -26,12 +26,19 @@ struct Routes;
 struct Layer {
   ByRole<LinearId> ids;
   ByRole<InputSpec> inputs;         // q, k and v share one, and gate and up
+  ByRole<TransformSpec> outputs;    // PackedLinear::output_transform
   ByVector<Buffer<float>> vectors;  // empty when folded
   LayerSpec spec;
   HeadShape heads;
   KvSpec cache;
   bool experts_alike = false;        // they read one input, and all downs another
   std::optional<ExpertsId> experts;  // joined by the backend
+
+  // Returns whether gate or up, of an expert or (-1) of the FFN, has an output transform.
+  bool transforms_gated(int64_t expert) const {
+    return !outputs[OfExpert(Role::kGate, expert)].identity() ||
+           !outputs[OfExpert(Role::kUp, expert)].identity();
+  }
 };
 
 // Uploads the layer of this index; q/k/v (and gate/up) must agree on their input, which a loader

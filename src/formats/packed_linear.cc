@@ -42,17 +42,23 @@ std::string TailedText(const FormatSpec& main, int64_t tail_columns, const Forma
   return fmt::format("{} + {} at {}", FormatText(main), tail_columns, FormatText(tail));
 }
 
-std::string OnlineText(bool scales, const TransformSpec& transform, bool gather) {
+std::string OnlineText(bool scales, const TransformSpec& transform, bool gather,
+                       const TransformSpec& of_outputs) {
   std::vector<std::string> steps;
   if (scales) steps.push_back("scales");
   if (!transform.identity()) steps.push_back(TransformText(transform));
   if (gather) steps.push_back("gather");
-  return steps.empty() ? "-" : fmt::format("{}", fmt::join(steps, ", "));
+  std::string text = fmt::format("{}", fmt::join(steps, ", "));
+  if (!of_outputs.identity()) {
+    text += fmt::format("{}outputs {}", steps.empty() ? "" : "; ", TransformText(of_outputs));
+  }
+  return text.empty() ? "-" : text;
 }
 
 PackedLinear InFloats(const PackedLinear& linear) {
   const InputSpec& input = linear.input;
-  NIBBLE_CHECK(input.tail_width == 0 && input.transform.identity() && input.scales.empty());
+  NIBBLE_CHECK(input.tail_width == 0 && input.transform.identity() && input.scales.empty() &&
+               linear.output_transform.identity());
   Matrix<float> w = Decode(linear.weights);
   if (!input.gather.empty()) {
     std::vector<float> gathered(static_cast<size_t>(w.cols));
@@ -76,6 +82,10 @@ void ValidateLinear(const PackedLinear& linear, const std::string& where) {
   if (!input.transform.identity() && input.transform.width() != input.width) {
     Fail("{}: online transform of width {}, weights of width {}", where, input.transform.width(),
          input.width);
+  }
+  const TransformSpec& outputs = linear.output_transform;
+  if (!outputs.identity() && outputs.width() != rows) {
+    Fail("{}: online transform of width {}, {} outputs", where, outputs.width(), rows);
   }
   RequireScales(input.scales, input.width, where + ".input_scales");
   RequirePermutation(input.gather, input.width, where + ".gather");

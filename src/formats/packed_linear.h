@@ -2,7 +2,9 @@
 // The whole contract between the offline and the online half: packed weights, and what must happen
 // to the input before the product.
 //
-//   y = W x + bias      x = Quantize(activations, gather(M (scales * input)))   M = input_transform
+//   y = T (W x + bias)      x = Quantize(activations, gather(M (scales * input)))
+//
+// with the transforms M, input.transform, and T, output_transform.
 //
 // The last columns of x and W, the tail, may have formats of their own: a few wide channels at 8 or
 // 16 bits, where gather puts the outliers (QUIK, Ashkboos et al. 2023; Atom, Zhao et al. 2023).
@@ -31,15 +33,19 @@ struct InputSpec {
 };
 
 // Formats and online steps as people read them: "4 asym", "4 g128 + 128 at 8" with a tail; "scales,
-// Hadamard 8 across 64, gather", "-".
+// Hadamard 8 across 64, gather", "Hadamard 64; outputs Hadamard 128", "-".
 std::string TailedText(const FormatSpec& main, int64_t tail_columns, const FormatSpec& tail);
-std::string OnlineText(bool scales, const TransformSpec& transform, bool gather);
+std::string OnlineText(bool scales, const TransformSpec& transform, bool gather,
+                       const TransformSpec& of_outputs);
 
 struct PackedLinear {
   PackedWeights weights;  // of the first input.main_width() columns
   Tensor bias;            // [N] of any float type, or no data
   InputSpec input;
   PackedWeights tail;  // of the last input.tail_width columns; cols = 0: none
+  // Online, of a row of outputs (QuIP#, Tseng et al. 2024, section 3: incoherence on both sides);
+  // identity if none. Products are without it: the forward pass calls Backend::Transform.
+  TransformSpec output_transform;
 };
 
 // Returns the linear with fp32 weights that read the input as it is before gather, without a tail

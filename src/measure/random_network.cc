@@ -103,7 +103,8 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
     const LinearPlan& p = plan.at(layer, role);
     const int64_t rows = config.outputs(layer, role), cols = config.inputs(layer, role);
     PackedLinear out{.weights = RandomWeights(rng, rows, cols - p.tail.columns, p.weights),
-                     .input = p.Input(cols)};
+                     .input = p.Input(cols),
+                     .output_transform = p.output_transform};
     if (p.tail.columns > 0) {
       out.tail = RandomWeights(rng, rows, p.tail.columns, p.tail.weights);
     }

@@ -8,13 +8,16 @@
 namespace nibble {
 namespace {
 
-// `input_scales`, `gather` and `tail` are only written where there are some.
+// `input_scales`, `gather`, `tail` and `output_transform` are only written where there are some.
 Json LinearToJson(const LinearPlan& linear) {
   Json json = {{"weights", ToJson(linear.weights)},
                {"activations", ToJson(linear.activations)},
                {"input_transform", ToJson(linear.input_transform)}};
   if (linear.input_scales) json["input_scales"] = true;
   if (linear.gather) json["gather"] = true;
+  if (!linear.output_transform.identity()) {
+    json["output_transform"] = ToJson(linear.output_transform);
+  }
   if (linear.tail.columns == 0) return json;
   json["tail"] = {{"columns", linear.tail.columns},
                   {"weights", ToJson(linear.tail.weights)},
@@ -30,8 +33,10 @@ TailPlan TailFromJson(const Json& json, const std::string& where) {
 }
 
 LinearPlan LinearFromJson(const Json& json, const std::string& where) {
-  RefuseUnknownFields(
-      json, {"weights", "activations", "input_scales", "input_transform", "gather", "tail"}, where);
+  RefuseUnknownFields(json,
+                      {"weights", "activations", "input_scales", "input_transform", "gather",
+                       "tail", "output_transform"},
+                      where);
   LinearPlan plan = {
       .weights = FormatFromJson(JsonGet<Json>(json, "weights", where), where),
       .activations = FormatFromJson(JsonGet<Json>(json, "activations", where), where),
@@ -41,6 +46,9 @@ LinearPlan LinearFromJson(const Json& json, const std::string& where) {
   if (const auto tail = JsonFind<Json>(json, "tail", where)) {
     plan.tail = TailFromJson(*tail, where + ".tail");
     if (plan.tail.columns < 1) Fail("{}: a tail of {} columns", where, plan.tail.columns);
+  }
+  if (const auto transform = JsonFind<Json>(json, "output_transform", where)) {
+    plan.output_transform = TransformFromJson(*transform, where);
   }
   return plan;
 }
@@ -109,7 +117,7 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
   }
 }
 
-void CheckLinear(const LinearPlan& plan, int64_t width, const std::string& where) {
+void CheckLinear(const LinearPlan& plan, int64_t width, int64_t outputs, const std::string& where) {
   const TailPlan& tail = plan.tail;
   if (tail.columns >= width) {
     Fail("{}: a tail of {} columns of {}", where, tail.columns, width);
@@ -119,6 +127,10 @@ void CheckLinear(const LinearPlan& plan, int64_t width, const std::string& where
   if (!plan.input_transform.identity() && plan.input_transform.width() != width) {
     Fail("{}: online transform of width {} on an input of width {}", where,
          plan.input_transform.width(), width);
+  }
+  if (!plan.output_transform.identity() && plan.output_transform.width() != outputs) {
+    Fail("{}: online transform of width {} on {} outputs", where, plan.output_transform.width(),
+         outputs);
   }
 }
 
@@ -209,6 +221,22 @@ InputSpec LinearPlan::Input(int64_t width) const {
           .tail_activations = prepared(tail.activations)};
 }
 
+bool MayTransformOutputs(const ModelConfig& config, Role role) {
+  switch (role) {
+    case Role::kO:
+      return config.has(LayerVector::kPostAttentionNorm);
+    case Role::kDown:
+      return config.has(config.dense_beside_experts ? LayerVector::kPostDenseNorm
+                                                    : LayerVector::kPostMlpNorm);
+    case Role::kQ:
+    case Role::kK:
+    case Role::kV:
+      return true;
+    default:
+      return KindOf(role) == Role::kGate || KindOf(role) == Role::kUp;
+  }
+}
+
 const LinearPlan& Plan::at(int64_t layer, Role role) const {
   const auto it = linears.find(LinearName(layer, role));
   NIBBLE_CHECK(it != linears.end(), "no plan for {}", LinearName(layer, role));
@@ -280,7 +308,10 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
     if (fixed != nullptr && plan.linears[name] != *fixed) {
       Fail("{} stays at {} bits", in, fixed->weights.bits);
     }
-    CheckLinear(plan.linears[name], config.inputs(layer, role), in);
+    CheckLinear(plan.linears[name], config.inputs(layer, role), config.outputs(layer, role), in);
+    if (!plan.linears[name].output_transform.identity() && !MayTransformOutputs(config, role)) {
+      Fail("{}: nothing transforms the outputs of this linear", in);
+    }
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : config.layer_roles(layer)) add(layer, role);

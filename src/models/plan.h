@@ -28,6 +28,7 @@ struct LinearPlan {
   TransformSpec input_transform;    // online
   bool gather = false;              // then a permutation, online; a plane of the linear
   TailPlan tail;
+  TransformSpec output_transform = {};  // online, of the products
 
   bool operator==(const LinearPlan&) const = default;
   // The preparation of an input of `width` by this plan; scales and permutation are left out.
@@ -41,6 +42,10 @@ inline const LinearPlan* FixedPlan(Role role) {
   const bool of_inputs = role == Role::kLayerGate || role == Role::kLayerOutput;
   return of_inputs || role == Role::kLayerProjection ? &kLayerInputPlan : nullptr;
 }
+
+// Returns whether the engine transforms outputs of such a linear: what is read by a next op, or
+// added to the residual stream behind a norm.
+bool MayTransformOutputs(const ModelConfig& config, Role role);
 
 struct Plan {
   static constexpr int kVersion = 2;

@@ -27,6 +27,7 @@ TEST(PlanJson, RoundTripLosesNothing) {
     EXPECT_EQ(a.input_scales, b.input_scales);
     EXPECT_EQ(a.gather, b.gather);
     EXPECT_EQ(a.tail, b.tail);
+    EXPECT_EQ(a.output_transform, b.output_transform);
   }
   const KvSpec kv = LayerCache(config, back, 0);
   EXPECT_EQ(kv.k, plan.k);
@@ -149,6 +150,12 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.0.q/activations/sparse", "2:4", "only weights"},
       {"/linears/head/weights/sparse", "2:4", "sparse weights need codes"},
       {"/linears/layers.0.q/input_transform", ToJson(FullHadamard(128)), "width 128"},
+      {"/linears/layers.0.q/output_transform", ToJson(FullHadamard(128)),
+       "width 128 on 64 outputs"},
+      {"/linears/layers.0.q/output_transform", 1, "output_transform"},
+      {"/linears/layers.1.o/output_transform", ToJson(FullHadamard(64)), "nothing transforms"},
+      {"/linears/layers.1.down/output_transform", ToJson(FullHadamard(64)), "nothing transforms"},
+      {"/linears/head/output_transform", ToJson(FullHadamard(512)), "nothing transforms"},
       {"/linears/layers.1.k/activations/bits", 8, "layers.1.q and layers.1.k"},
       {"/linears/layers.1.up/input_transform", ToJson(FullHadamard(64)),
        "layers.1.gate and layers.1.up"},
@@ -253,6 +260,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_format([&](Plan& p) -> FormatSpec& { return p.linears[name].activations; });
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
+    expect_new([&](Plan& p) { p.linears[name].output_transform = FullHadamard(64); });
     expect_new([&](Plan& p) { p.linears[name].weights.sparse ^= true; });
     expect_new([&](Plan& p) { p.linears[name].weights.codebook = Codebook::kE8p; });
     expect_new([&](Plan& p) { p.linears[name].input_scales ^= true; });

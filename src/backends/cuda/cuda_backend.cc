@@ -149,6 +149,10 @@ class CudaBackend final : public Backend {
     NIBBLE_CHECK(experts.has_value(), "experts {}", id);
     expert_ops_.Run(*experts, routed, source, tokens, x, acts_, stream_.get());
   }
+  void Transform(const TransformSpec& transform, int64_t tokens,
+                 std::span<Intermediate* const> all) override {
+    acts_.Transform(transform, tokens, all, stream_.get());
+  }
   MathServices& services() override { return services_; }
   const float* Decode(const Activations& acts) override {
     return acts_.Decode(acts, stream_.get());

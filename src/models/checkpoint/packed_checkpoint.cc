@@ -36,6 +36,7 @@ class PlaneReader {
     const int64_t rows = config_.outputs(layer, role);
     PackedLinear linear;
     linear.input = spec.Input(config_.inputs(layer, role));
+    linear.output_transform = spec.output_transform;
     linear.weights = Weights(name, spec.weights, rows, linear.input.main_width());
     if (spec.tail.columns > 0) {
       linear.tail = Weights(name + ".tail", spec.tail.weights, rows, spec.tail.columns);

@@ -38,6 +38,8 @@ inline Plan TestPlan(const ModelConfig& config) {
     }
     plan.linears[LinearName(layer, Role::kDown)].input_transform =
         FullHadamard(config.intermediate_size);
+    plan.linears[LinearName(layer, Role::kQ)].output_transform =
+        FullHadamard(config.outputs(layer, Role::kQ));
     plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5, .sparse = true};
     for (Role role : {Role::kGate, Role::kUp}) {
       LinearPlan& linear = plan.linears[LinearName(layer, role)];

@@ -114,7 +114,7 @@ std::vector<double> ForQueries(const HeadShape& shape, std::span<const double> s
 }
 
 Plan SourcePlan(Plan plan) {
-  for (auto& [name, linear] : plan.linears) linear.input_transform = {};
+  for (auto& [name, linear] : plan.linears) linear.input_transform = linear.output_transform = {};
   plan.kv_rotation = {};
   plan.center_keys = false;
   plan.norms_folded = false;
@@ -339,6 +339,11 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
       ScaleColumns(layer[down], signs);
     }
     ApplyTransformToRows(plan_.at(index, down).input_transform, layer[down]);
+  }
+  for (Role role : c.layer_roles(index)) {
+    const TransformSpec& online = plan_.at(index, role).output_transform;
+    if (online.identity()) continue;
+    map_outputs(role, [&](Matrix<double>& w) { ApplyTransformToColumns(Inverse(online), w); });
   }
 }
 

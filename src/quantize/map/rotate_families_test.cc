@@ -86,7 +86,10 @@ class Fp64Network {
     ApplyTransformToRows(plan_.at(index, role).input_transform, row);
     Vector y = plain::Times(layer[role], row.data);
     plain::Add(layer.biases[role], y);
-    return y;
+    Matrix<double> outputs(1, static_cast<int64_t>(y.size()));
+    outputs.data = std::move(y);
+    ApplyTransformToRows(plan_.at(index, role).output_transform, outputs);
+    return outputs.data;
   }
   // Each head by itself, or all of them at once; then their positions.
   void Turn(const FloatLayer& layer, LayerVector norm, int64_t head_dim, const RopeTable* rope,
@@ -235,6 +238,7 @@ void ExpectUnchanged(const std::string& directory) {
   Recipe plain = kQuarotRecipe, random = kQuarotRecipe, inputs = kQuarotRecipe;
   plain.rotation = Rotation::kNone, random.rotation = Rotation::kRandom;
   inputs.rotation = Rotation::kInputs;
+  random.output_transforms = inputs.output_transforms = true;
   const Rows exact = Fp64Network(source, plain).Logits(ids);
   for (const Recipe& recipe : {kQuarotRecipe, random, inputs}) {
     const Rows rotated = Fp64Network(source, recipe).Logits(ids);

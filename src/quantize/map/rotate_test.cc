@@ -49,6 +49,7 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
   const Network source = OpenNetwork(ModelOf(shape));
   Recipe recipe = kQuarotRecipe;
   recipe.rotation = rotation;
+  recipe.output_transforms = rotation != Rotation::kHartley;
   const Plan plan = MakePlan(source.config, recipe);
   const auto backend = MakeExactBackend();
   Rotator rotator(source, recipe, plan, 3);
@@ -62,9 +63,11 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
 // A linear with one output of the wrong sign is found, whichever it is.
 TEST(InvarianceTest, AWrongMapIsRefused) {
   const Network source = OpenNetwork(ModelOf({64, 4, 2, 16, 96, false}));
-  const Plan plan = MakePlan(source.config, kQuarotRecipe);
+  Recipe recipe = kQuarotRecipe;
+  recipe.output_transforms = true;
+  const Plan plan = MakePlan(source.config, recipe);
   const auto backend = MakeExactBackend();
-  const Rotator rotator(source, kQuarotRecipe, plan, 3);
+  const Rotator rotator(source, recipe, plan, 3);
   for (const Role wrong : source.config.layer_roles(1)) {
     const FloatLayers layers = [&](int64_t i) {
       FloatLayer layer = rotator.Layer(i);
@@ -225,6 +228,30 @@ TEST(Plan, HeadsAndWidthsAreMixedInFull) {
   EXPECT_TRUE(plain.at(1, Role::kDown).input_transform.identity());
   EXPECT_TRUE(plain.kv_rotation.identity());
   EXPECT_FALSE(plain.norms_folded);
+}
+
+// Outputs are transformed where nothing else mixes them: those of o and down only behind a stream
+// that stays as it is, and there only in front of a norm.
+TEST(Plan, OutputsThatNothingMixesAreTransformed) {
+  const auto transformed = [](const Json& changes, Rotation rotation) {
+    const Network source = OpenNetwork(ModelOf({64, 4, 2, 16, 96, false, 0, changes}));
+    Recipe recipe = kQuipsharpRecipe;
+    recipe.rotation = rotation;
+    const Plan plan = MakePlan(source.config, recipe);
+    std::string roles;
+    for (const Role role : source.config.layer_roles(1)) {
+      const TransformSpec& transform = plan.at(1, role).output_transform;
+      if (transform.identity()) continue;
+      EXPECT_EQ(transform.width(), source.config.outputs(1, role));
+      roles += RoleName(role) + " ";
+    }
+    return roles;
+  };
+  const Json gemma = {{"model_type", "gemma3_text"}, {"query_pre_attn_scalar", 16}};
+  EXPECT_EQ(transformed(Json::object(), Rotation::kHadamard), "q k gate up ");
+  EXPECT_EQ(transformed(Json::object(), Rotation::kInputs), "q k gate up ");
+  EXPECT_EQ(transformed(Json::object(), Rotation::kNone), "");
+  EXPECT_EQ(transformed(gemma, Rotation::kHadamard), "q k o gate up down ");
 }
 
 }  // namespace

@@ -26,6 +26,15 @@ bool ReadsNorm(Role role) {
   return std::ranges::find(kReaders, KindOf(role)) != kReaders.end();
 }
 
+// QuIP#'s incoherence on the output side: of what nothing else mixes there. Rows of v are mixed in
+// each head, and those of o and down with the residual stream, unless that stays as it is.
+bool TransformsOutputs(const ModelConfig& config, const Recipe& recipe, Role role) {
+  const Role kind = KindOf(role);
+  const bool to_stream = kind == Role::kO || kind == Role::kDown;
+  const bool mixed = kind == Role::kV || (to_stream && TurnsResidual(config, recipe));
+  return recipe.transforms_outputs() && !mixed && MayTransformOutputs(config, role);
+}
+
 LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, int64_t layer, Role role) {
   const int64_t inputs = config.inputs(layer, role);
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
@@ -38,6 +47,9 @@ LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, int64_t 
   }
   if (recipe.transforms_online() && !TurnsResidual(config, recipe) && ReadsNorm(role)) {
     linear.input_transform = FullHadamard(config.hidden_size);
+  }
+  if (linear.weights.quantized() && TransformsOutputs(config, recipe, role)) {
+    linear.output_transform = FullHadamard(config.outputs(layer, role));
   }
   if (recipe.order == ChannelOrder::kNone) return linear;
   // Up and gate make down's input, in any order, unless a transform mixes it.

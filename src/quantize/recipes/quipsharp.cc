@@ -9,6 +9,7 @@ namespace nibble {
 const Recipe kQuipsharpRecipe = {.name = "quipsharp",
                                  .summary = "2-bit weights, codewords of the E8 lattice (QuIP#)",
                                  .rotation = Rotation::kHadamard,
+                                 .output_transforms = true,
                                  .rounding = Rounding::kGptq,
                                  .weights = {.bits = 2, .codebook = Codebook::kE8p}};
 

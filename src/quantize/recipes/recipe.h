@@ -60,6 +60,9 @@ struct Recipe {
   // With a rotation there are also transforms that run online, before o and down and on heads of q
   // and k.
   bool online_transforms = true;
+  // Outputs of linears that no rotation mixes, those of q, k, gate and up, are transformed online,
+  // so that rounding sees rows without outliers as well as columns (QuIP#, section 3).
+  bool output_transforms = false;
   Rounding rounding = Rounding::kNearest;
   // Formats of all layer linears and of the cache. Activations of clip 0: the clip of every linear
   // is searched (quantize/plan/choose_clips.h).
@@ -164,6 +167,11 @@ struct Recipe {
   }
   bool chooses_outliers() const { return tail_threshold > 0 || wide_inputs > 0; }
   bool transforms_online() const { return rotation != Rotation::kNone && online_transforms; }
+  // Not where outputs are weighed in groups, or made in the order of what reads them.
+  bool transforms_outputs() const {
+    return output_transforms && transforms_online() && order == ChannelOrder::kNone &&
+           loss_groups == 0;
+  }
   bool falls_back() const {
     return fallback && transforms_online() && calibrates() && !arranges_channels();
   }

@@ -94,6 +94,12 @@ Reason NeedsOnline(const Recipe& r) {
   return r.transforms_online() ? "" : "nothing is transformed online; use --rotation and --online";
 }
 
+Reason NeedsMixedOutputs(const Recipe& r) {
+  if (const Reason reason = NeedsOnline(r); !reason.empty()) return reason;
+  if (!r.weights.quantized()) return "weights are not quantized";
+  return r.transforms_outputs() ? "" : "channels are ordered, or outputs weighed in groups";
+}
+
 Reason NeedsComparison(const Recipe& r) {
   if (const Reason reason = NeedsOnline(r); !reason.empty()) return reason;
   if (r.arranges_channels()) return "channels are arranged for what they are transformed to";
@@ -284,6 +290,10 @@ std::vector<RecipeField> MethodFields() {
        "With a rotation: the transforms at run time too, of heads and of down's input",
        Set<&Recipe::online_transforms>, IfOn<&Recipe::online_transforms, NeedsRotation>,
        Get<&Recipe::online_transforms>},
+      {"output-transforms", Switch("no-output-transforms"),
+       "Transform the outputs of q, k, gate and up too, at run time (QuIP#)",
+       Set<&Recipe::output_transforms>, IfOn<&Recipe::output_transforms, NeedsMixedOutputs>,
+       Get<&Recipe::output_transforms>},
       {"fallback", Switch("no-fallback"),
        "Leave out online transforms in front of linears whose products calibration finds closer "
        "without",

@@ -114,6 +114,7 @@ LayerWeights Planned(LayerWeights layer, const Plan& plan, int64_t index) {
     InputSpec own = std::move(linear.input);
     linear.input = plan.at(index, role).Input(own.width);
     linear.input.scales = std::move(own.scales), linear.input.gather = std::move(own.gather);
+    linear.output_transform = plan.at(index, role).output_transform;
   }
   return layer;
 }

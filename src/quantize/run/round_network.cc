@@ -94,7 +94,8 @@ PackedLinear PlannedLinear(const PackedLinear& source, const LinearPlan& plan) {
   const TailPlan& tail = plan.tail;
   return {.weights = {.format = plan.weights, .rows = rows, .cols = width - tail.columns},
           .input = plan.Input(width),
-          .tail = {.format = tail.weights, .rows = rows, .cols = tail.columns}};
+          .tail = {.format = tail.weights, .rows = rows, .cols = tail.columns},
+          .output_transform = plan.output_transform};
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct Backprop::Saved {
   LayerSpec spec;
   HeadShape heads;
   ByRole<InputSpec> inputs;
+  ByRole<TransformSpec> outputs;
   AttentionSpec attention;
   float scale = 1;  // of x behind the layer
   Floats x, middle, q, k, v, gate, up;
@@ -79,10 +80,10 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       scratch_(backend),
       head_(ToBackend(backend, head.data)),
       final_norm_(ToBackend(backend, final_norm)) {
-  for (Floats* floats :
-       {&x_, &x_gradients_, &input_gradients_, &a_gradients_, &q_gradients_, &k_gradients_,
-        &v_gradients_, &gate_gradients_, &up_gradients_, &output_gradients_, &loaded_head_,
-        &head_gradients_, &logits_, &target_, &target_logits_, &sums_, &norm_weights_}) {
+  for (Floats* floats : {&x_, &x_gradients_, &input_gradients_, &a_gradients_, &q_gradients_,
+                         &k_gradients_, &v_gradients_, &gate_gradients_, &up_gradients_,
+                         &output_gradients_, &loaded_head_, &head_gradients_, &products_, &logits_,
+                         &target_, &target_logits_, &sums_, &norm_weights_}) {
     *floats = NewFloats();
   }
   for (int64_t i = 0; i < sequences; ++i) {
@@ -106,8 +107,16 @@ Backprop::~Backprop() = default;
 Backprop::Matrices Backprop::MatricesOf(const LayerWeights& layer, int64_t index) {
   Matrices matrices;
   for (const auto& [role, linear] : layer.linears) {
-    const Matrix<float> w = Decode(linear.weights);
     const TransformSpec& transform = plan_.at(index, role).input_transform;
+    const TransformSpec& of_outputs = plan_.at(index, role).output_transform;
+    Matrix<float> w = Decode(linear.weights);
+    if (!of_outputs.identity()) {
+      Matrix<double> whole(w.rows, w.cols);
+      std::ranges::copy(w.data, whole.data.begin());
+      ApplyTransformToColumns(of_outputs, whole);
+      std::ranges::transform(whole.data, w.data.begin(),
+                             [](double value) { return static_cast<float>(value); });
+    }
     Floats there = ToBackend(backend_, w.data);
     if (transform.identity()) {
       matrices[role] = std::move(there);
@@ -186,6 +195,7 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   Keep(s.k.data(), config_.outputs(layer_, Role::kK), saved.k);
   Keep(s.v.data(), config_.outputs(layer_, Role::kV), saved.v);
   saved.spec = layer.spec, saved.heads = layer.heads, saved.inputs = layer.inputs;
+  saved.outputs = layer.outputs;
   KeepInput(Role::kQ, LayerInput(config_, layer, Role::kQ, x));
   const int64_t head_dim = layer.heads.head_dim;
   const auto norm_heads = [&](const Floats& weight, const Floats& y, Floats& normed) {
@@ -306,6 +316,20 @@ std::vector<float> Backprop::FactorGradients(const float* y, const float* y_grad
   return gradients;
 }
 
+std::vector<float> Backprop::RowGradients(Role role, const float* y, const float* y_gradients) {
+  const int64_t width = config_.outputs(layer_, role);
+  const TransformSpec& transform = saved_[static_cast<size_t>(layer_)].outputs[role];
+  if (transform.identity()) return FactorGradients(y, y_gradients, width);
+  const InputSpec undone = {
+      .width = width, .transform = Inverse(transform), .activations = {.bits = 32}};
+  const auto undo = [&](const float* rows) {
+    return backend_.PrepareActs({.x = rows}, tokens(), undone).values;
+  };
+  float* const products = products_.Grow(tokens() * width);
+  backend_.Copy(undo(y), tokens() * width, products);
+  return FactorGradients(products, undo(y_gradients), width);
+}
+
 const float* Backprop::AddedGradients(Role role, const float* before, const float* after,
                                       const Floats& weight, const Floats& output,
                                       LayerScales& gradients) {
@@ -314,13 +338,13 @@ const float* Backprop::AddedGradients(Role role, const float* before, const floa
     float* const output_gradients = output_gradients_.Grow(values);
     math_.NormGradients(output.data(), weight.data(), x_gradients_.data(), tokens(), hidden, eps(),
                         0, output_gradients);
-    gradients.rows[role] = FactorGradients(output.data(), output_gradients, hidden);
+    gradients.rows[role] = RowGradients(role, output.data(), output_gradients);
     return output_gradients;
   }
   float* const added = input_gradients_.Grow(values);
   math_.Combine(0, 1, after, values, added);
   math_.Combine(1, -1, before, values, added);
-  gradients.rows[role] = FactorGradients(added, x_gradients_.data(), hidden);
+  gradients.rows[role] = RowGradients(role, added, x_gradients_.data());
   return x_gradients_.data();
 }
 
@@ -371,8 +395,7 @@ LayerScales Backprop::Backward(const Matrices& matrices, int64_t index, const Vi
   const float* const after = at + 1 < saved_.size() ? saved_[at + 1].x.data() : x_.data();
   LayerScales gradients;
   const auto of_rows = [&](Role role, const Floats& y, const Floats& y_gradients) {
-    gradients.rows[role] =
-        FactorGradients(y.data(), y_gradients.data(), config_.outputs(layer_, role));
+    gradients.rows[role] = RowGradients(role, y.data(), y_gradients.data());
     if (visit) visit(role, y_gradients.data());
   };
   const auto through_heads = [&](const Floats& weight, const Floats& x, Floats& of_heads) {

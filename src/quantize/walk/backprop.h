@@ -95,7 +95,9 @@ class Backprop {
   // Sums y times y's gradient over tokens, both [tokens, width]: the gradient of the logarithms of
   // factors of y's columns.
   std::vector<float> FactorGradients(const float* y, const float* y_gradients, int64_t width);
-  // FactorGradients of the rows of o or down, which add after - before to x, or the norm of
+  // The gradient of the logarithms of the row scales of a linear, given its outputs and theirs.
+  std::vector<float> RowGradients(Role role, const float* y, const float* y_gradients);
+  // RowGradients of o or down, which add after - before to x, or the norm of
   // `output` where the norm's weights are `weight`. Returns the gradient of the linear's outputs.
   const float* AddedGradients(Role role, const float* before, const float* after,
                               const Floats& weight, const Floats& output, LayerScales& gradients);
@@ -133,6 +135,7 @@ class Backprop {
       output_gradients_;
   const float* own_head_ = nullptr;  // UseHead
   Floats loaded_head_, head_gradients_;
+  Floats products_;  // [tokens, width]: a linear's outputs in front of their transform
   Floats logits_, target_, target_logits_, sums_, norm_weights_;
 };
 

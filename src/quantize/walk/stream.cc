@@ -160,6 +160,7 @@ void Stream::Begin(const LayerWeights& layer, int64_t index, const Visit& visit)
 void Stream::Upload(Role role, const PackedLinear& linear) {
   PackedLinear planned = linear;
   planned.input = layer_.inputs[role] = Planned(role, linear);
+  layer_.outputs[role] = plan_.at(index_, role).output_transform;
   layer_.ids[role] = backend_.Upload(planned);
 }
 

@@ -96,6 +96,24 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
   return main_.acts;
 }
 
+void ActsOps::Transform(const TransformSpec& transform, int64_t tokens,
+                        std::span<Intermediate* const> all, cudaStream_t stream) {
+  const int64_t width = transform.width();
+  if (width % 8 != 0) Fail("no CUDA kernel for rows of {} outputs", width);
+  PrepareArguments a = {.type = kIntermediate,
+                        .x_stride = width,
+                        .width = static_cast<int>(width),
+                        .hadamard = PlanFor(transform)};
+  for (; tokens > 0 && !all.empty(); all = all.subspan(std::min<size_t>(2, all.size()))) {
+    const bool two = all.size() > 1;  // in one launch
+    a.x = all[0], a.tokens = two ? 2 * tokens : tokens;
+    a.second =
+        two ? (reinterpret_cast<intptr_t>(all[1]) - reinterpret_cast<intptr_t>(all[0])) / 2 : 0;
+    a.main = {.columns = static_cast<int>(width), .halves = reinterpret_cast<uint16_t*>(all[0])};
+    cuda::PrepareActs(a, stream);
+  }
+}
+
 const float* ActsOps::DecodePart(const Activations& acts, Part& part, cudaStream_t stream) {
   if (!acts.format.quantized()) return acts.values;
   float* values = part.decoded.Grow(acts.tokens * acts.width);

@@ -36,6 +36,9 @@ class ActsOps {
  public:
   Activations Prepare(const ActsSource& source, int64_t tokens, const InputSpec& spec,
                       cudaStream_t stream);
+  // Backend::Transform.
+  void Transform(const TransformSpec& transform, int64_t tokens, std::span<Intermediate* const> all,
+                 cudaStream_t stream);
   const float* Decode(const Activations& acts, cudaStream_t stream);
 
  private:

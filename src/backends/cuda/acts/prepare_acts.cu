@@ -44,6 +44,12 @@ __device__ Eight Load8(const __nv_bfloat16* p) {
   return e;
 }
 
+// The first element of a token's row, from a.x.
+__device__ int64_t RowAt(const PrepareArguments& a, int64_t token) {
+  const bool in_second = a.second != 0 && token >= a.tokens / 2;
+  return in_second ? a.second + (token - a.tokens / 2) * a.x_stride : token * a.x_stride;
+}
+
 __device__ void Scale(const float* scales, Eight& e) {
   const Eight by = Load8(scales);
 #pragma unroll
@@ -56,7 +62,7 @@ template <Source source, typename X, bool spread>
 __device__ float LoadRow(const PrepareArguments& a, const RowView<spread>& view, int64_t token,
                          int lanes, float* row) {
   constexpr int kBatch = 2;  // pieces of 8 under way at once
-  const X* const x = static_cast<const X*>(a.x) + token * a.x_stride;
+  const X* const x = static_cast<const X*>(a.x) + RowAt(a, token);
   const X* const up = static_cast<const X*>(a.up) + token * a.x_stride;
   const int pieces = view.width / 8, step = static_cast<int>(blockDim.x);
   float squares = 0;
@@ -145,6 +151,16 @@ __device__ void StoreValues(const PreparePart& a, const Columns<spread>& columns
   }
 }
 
+// Stores a row of PreparePart::halves.
+template <bool spread>
+__device__ void StoreHalves(const Columns<spread>& columns, float factor, uint16_t* row) {
+  for (int i = 4 * threadIdx.x; i < columns.view.width; i += 4 * static_cast<int>(blockDim.x)) {
+    const float4 v = columns.Four(i);
+    *reinterpret_cast<uint2*>(row + columns.view.Result(i).index) = {
+        PackBf16(v.x * factor, v.y * factor), PackBf16(v.z * factor, v.w * factor)};
+  }
+}
+
 // Stores PreparePart::pairs, which only rows that are not spread have.
 __device__ void StorePairs(const PreparePart& a, const Columns<false>& columns, int64_t token,
                            float factor) {
@@ -196,7 +212,7 @@ template <typename X>
 __device__ void PrefetchRow(const PrepareArguments& a, int64_t token) {
   if (threadIdx.x != 0 || token >= a.tokens) return;
   const uint32_t bytes = static_cast<uint32_t>(a.width * sizeof(X));
-  PrefetchL2(static_cast<const X*>(a.x) + token * a.x_stride, bytes);
+  PrefetchL2(static_cast<const X*>(a.x) + RowAt(a, token), bytes);
   if (a.source != Source::kGated) return;
   PrefetchL2(static_cast<const X*>(a.up) + token * a.x_stride, bytes);
 }
@@ -249,6 +265,11 @@ __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::
     if (a.source == Source::kRmsNorm) {
       const int sum = ReduceBlock(__float_as_int(squares), FloatSumOf(), scratch.squares);
       factor *= 1.0f / sqrtf(__int_as_float(sum) / static_cast<float>(a.width) + a.eps);
+    }
+    if (a.main.halves != nullptr) {
+      StoreHalves<spread>({view, values, nullptr, 0}, factor, a.main.halves + RowAt(a, token));
+      __syncthreads();
+      continue;
     }
     const int64_t pitch = ScalePitch(a.tokens);
     for (int first = 0; first < a.width;) {

@@ -24,6 +24,8 @@ enum class Source {
 struct PreparePart {
   int columns = 0;          // a multiple of 8
   float* values = nullptr;  // [tokens, columns]: as they are; or null
+  // The same, rounded to bf16, of rows that are transformed; may be what the rows are read from.
+  uint16_t* halves = nullptr;
   // The values as sums of two bf16, or null: [WholeTiles(tokens), PairStride(columns)], for each 32
   // columns the values rounded to bf16, then what these lack. Zeros follow the last column.
   uint16_t* pairs = nullptr;
@@ -39,6 +41,8 @@ struct PreparePart {
   float* scales = nullptr;        // [groups, ScalePitch(tokens)]
   float* zero_offsets = nullptr;  // the same, or null when symmetric
   int32_t* sums = nullptr;        // the same, sums of codes; with 16 bits [PlaneRows(tokens)]
+
+  bool keeps_values() const { return values != nullptr || halves != nullptr; }
 };
 
 // All rows start at multiples of 16 bytes; width is a multiple of 8.
@@ -53,6 +57,7 @@ struct PrepareArguments {
   const float* scales = nullptr;  // [width] factors of the source op's results, or null
   int64_t tokens = 0;
   int64_t x_stride = 0;  // elements
+  int64_t second = 0;    // elements from x to the latter half of the rows; 0: they follow the first
   int width = 0;
   HadamardPlan hadamard;
 

@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 bool FitsHeads(const PrepareArguments& a) {
   const HadamardPlan& h = a.hadamard;
-  const bool codes = a.main.values == nullptr && a.main.bits <= 8 &&
-                     (a.main.group == 0 || a.main.group == h.inner);
+  const bool codes =
+      !a.main.keeps_values() && a.main.bits <= 8 && (a.main.group == 0 || a.main.group == h.inner);
   const bool across =
       h.segment == a.width && h.inner % 32 == 0 && h.inner <= kMaxThreads && h.dense_factors == 0;
   return codes && across && h.sylvester >= 8 && h.sylvester <= kMaxHeads && !a.in_parts() &&

@@ -275,7 +275,7 @@ int WholeWarps(int threads) {
 bool FitsRows(const PrepareArguments& a) {
   const HadamardPlan& h = a.hadamard;
   const bool simple =
-      !a.in_parts() && a.main.group == 0 && a.main.bits <= 8 && a.main.values == nullptr;
+      !a.in_parts() && a.main.group == 0 && a.main.bits <= 8 && !a.main.keeps_values();
   return (simple || a.tokens <= kFewTokens) && h.sylvester == 1 && h.dense_factors == 0 &&
          a.scales == nullptr && a.width <= 8 * kMaxThreads * kMaxPieces && Fits(a.main, 0) &&
          Fits(a.tail, a.main.columns);

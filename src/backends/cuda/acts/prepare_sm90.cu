@@ -280,7 +280,7 @@ bool FitsSm90(const PrepareArguments& a) {
                           : a.type == RealType::kBfloat16 && (a.up == nullptr || sigmoid);
   const bool groups = a.main.group == 0 || (a.main.group == 128 && tile.columns == 64 &&
                                             (tile.k_steps == 4 || tile.blocks == 1));
-  return source && a.main.values == nullptr && groups && a.main.bits <= 8 && !a.in_parts() &&
+  return source && !a.main.keeps_values() && groups && a.main.bits <= 8 && !a.in_parts() &&
          a.scales == nullptr && tile.signs != nullptr;
 }
 
