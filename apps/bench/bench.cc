@@ -107,10 +107,16 @@ double WeightBytes(const Network& network, double experts_read) {
   for (const LayerWeights& layer : network.layers) {
     for (const auto& [role, linear] : layer.linears) {
       const double share = ExpertOf(role) < 0 ? 1 : experts_read;
-      bytes += share * static_cast<double>(linear.weights.bytes());
+      bytes += share * static_cast<double>(linear.weights.bytes() + linear.tail.bytes());
     }
   }
   return bytes;
+}
+
+double StoredBytes(const Network& network) {
+  const size_t embedding = network.one_table() ? 0 : network.embedding.bytes();
+  return WeightBytes(network) + static_cast<double>(embedding + network.layer_table.bytes() +
+                                                    network.layer_projection.weights.bytes());
 }
 
 void PrintRows(const std::vector<BenchRow>& rows, const Common& common) {

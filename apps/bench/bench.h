@@ -25,6 +25,12 @@ struct BenchArguments {
   std::string text;  // a file
   int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128, pages = 100;
   bool full = false;
+  // Of loads on the scheduler.
+  int64_t longest_prompt = 2048, longest_answer = 512;  // tokens
+  double memory = 0;                                    // bytes of weights and cache; 0: no table
+  std::vector<std::string> formats;                     // empty: all of the paper's
+  std::vector<int64_t> streams = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+  double seconds = 10;  // that count in a row
 };
 
 struct Timing {
@@ -82,6 +88,8 @@ Buffer<float> RandomFloats(Backend& backend, int64_t count);
 Buffer<Intermediate> RandomIntermediates(Backend& backend, int64_t count);
 // Bytes of all linears as stored; of experts, the share `experts_read`.
 double WeightBytes(const Network& network, double experts_read = 1);
+// Bytes of all linears and tables.
+double StoredBytes(const Network& network);
 
 void RunPrefill(const BenchArguments& arguments, const Common& common);
 void RunDecode(const BenchArguments& arguments, const Common& common);
@@ -94,6 +102,9 @@ void RunAttention(const BenchArguments& arguments, const Common& common);
 void RunPaper(const BenchArguments& arguments, const Common& common);
 void RunQuantizing(const BenchArguments& arguments, const Common& common);
 void RunServeBench(const BenchArguments& arguments, const Common& common);
+// serve_table.cc: formats side by side in the same memory, which RunServeBench gives over to where
+// --memory is there.
+void RunServeTable(const BenchArguments& arguments, const Common& common);
 void RunStartup(const BenchArguments& arguments, const Common& common);
 void RunTokenizerBench(const BenchArguments& arguments, const Common& common);
 void AddQuality(CLI::App& bench, Common& common, Run& run);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "apps/bench/bench.h"
+#include "apps/bench/serve_formats.h"
 #include "apps/cli/program.h"
 
 namespace nibble::cli {
@@ -108,6 +109,59 @@ void AddKernelVerbs(const Verbs& verbs) {
   AddRepeats(paper, r, "Turns; the median counts");
 }
 
+void AddServeVerb(const Verbs& verbs) {
+  const auto [serve, l] =
+      verbs.Add("serve",
+                "A mixed load on the scheduler of `nibble serve`, beside its parts alone, or with "
+                "--memory Atom's serving measurements: formats side by side in the same memory",
+                "nibble bench serve --shape llama2-7b --device cuda:0 --batch 256\n"
+                "  nibble bench serve --shape llama2-7b --device cuda:0 --memory 24GB",
+                RunServeBench);
+  AddModel(serve, l);
+  serve.add_option("--tokens", l.tokens, "Tokens of prompts in a step, beside answers")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  AddRepeats(serve, l, "Requests of each stream");
+  const auto longest = [&](const char* name, int64_t& tokens, int64_t least, const char* help) {
+    serve.add_option(name, tokens, help)
+        ->check(CLI::Range(least, int64_t{1} << 20))
+        ->capture_default_str();
+  };
+  longest("--longest-prompt", l.longest_prompt, 32, "Prompts have 32 to so many tokens");
+  longest("--longest-answer", l.longest_answer, 16, "Answers have 16 to so many tokens");
+  AddBatch(serve, l, "Streams: requests that are under way");
+  serve.add_option("--pages", l.pages, "Pages, in percent of what all streams could come to need")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  CLI::Option* memory =
+      serve
+          .add_option("--memory", l.memory,
+                      "Memory that weights and cache of each format share, as 24GB; pages are what "
+                      "the weights leave")
+          ->transform(CLI::AsSizeValue(true) & NumberBetween(1, 1e15))
+          ->excludes("model", "--recipe", "--batch", "--pages");
+  serve
+      .add_option("--formats", l.formats,
+                  fmt::format("Recipes, or of {}; NAME:FIELD=VALUE:.. changes one, options below "
+                              "change all (default: all of these)",
+                              fmt::join(DefaultFormats(), ",")))
+      ->delimiter(',')
+      ->needs(memory);
+  serve.add_option("--streams", l.streams, "Streams of the rows")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->needs(memory)
+      ->capture_default_str();
+  serve
+      .add_option(
+          "--seconds", l.seconds,
+          "A row ends after so many, if its requests last longer; until all streams write it takes "
+          "as many more")
+      ->check(NumberBetween(0.001, 1e6))
+      ->needs(memory)
+      ->capture_default_str();
+}
+
 void AddModelVerbs(const Verbs& verbs) {
   const auto [prefill, p] = verbs.Add(
       "prefill", "A prompt", "nibble bench prefill llama-w4a4kv4 --tokens 512", RunPrefill);
@@ -122,15 +176,7 @@ void AddModelVerbs(const Verbs& verbs) {
   decode.add_option("--context", d.context, "Tokens in the cache before each run")
       ->check(CLI::Range(0, 1 << 20));
   AddBatch(decode, d, "Sequences written at once");
-  const auto [serve, l] =
-      verbs.Add("serve", "A mixed load on the scheduler of `nibble serve`, beside its parts alone",
-                "nibble bench serve --shape llama2-7b --device cuda:0 --batch 256", RunServeBench);
-  AddModel(serve, l);
-  AddCounts(serve, l, "Tokens of prompts in a step, beside answers");
-  AddBatch(serve, l, "Streams: requests that are under way");
-  serve.add_option("--pages", l.pages, "Pages, in percent of what all streams could come to need")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
+  AddServeVerb(verbs);
   const auto [startup, s] =
       verbs.Add("startup", "From the program's start to the first token, and the memory it takes",
                 "nibble bench startup /tmp/7b --shape llama2-7b", RunStartup);

@@ -67,8 +67,7 @@ void RunStartup(const BenchArguments& a, const Common& common) {
     WriteRandomCheckpoint(BenchConfig(a), BenchRecipe(a), 1, a.model);
   }
   const Network net = OpenNetwork(a.model);
-  const size_t embedding = net.one_table() ? 0 : net.embedding.bytes();
-  const double weights = WeightBytes(net) + static_cast<double>(embedding);
+  const double weights = StoredBytes(net);
   double peak = 0;
   const Timing time = Measure(
       a.repeats, [&] { peak = std::max(peak, GenerateOneToken(a.model, common).peak_bytes); });
