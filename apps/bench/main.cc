@@ -96,9 +96,9 @@ void AddKernelVerbs(const Verbs& verbs) {
   attention.add_option("--context", t.context, "Tokens of a sequence (default: 512, 2048, 4096)")
       ->check(CLI::Range(1, 1 << 20));
   AddBatch(attention, t, "Sequences that attend at once");
-  const auto [paper, r] =
-      verbs.Add("paper", "The QuaRot paper's speed tables on a GPU, beside cuBLASLt",
-                "nibble bench paper --device cuda:0", RunPaper);
+  const auto [paper, r] = verbs.Add(
+      "paper", "The QuaRot paper's speed tables and Atom's products on a GPU, beside cuBLASLt",
+      "nibble bench paper --device cuda:0", RunPaper);
   paper.add_option("--shape", r.shape,
                    "Products and layers of this shape alone; else of llama2-7b and llama2-70b");
   paper.add_flag("--full", r.full,

@@ -24,8 +24,9 @@ std::vector<std::string_view> PublishedModels();
 std::string_view PublishedValue(std::string_view section, std::string_view row,
                                 std::string_view model, std::string_view measure);
 
-// What QuaRot's Tables 14 to 17 have for a line of `bench paper`, fp16 beside 4 bits, or Atom for
-// two formats of `bench serve --memory`, the ratio of their most tokens a second; empty: nothing.
+// What papers have for a line of `bench paper`, QuaRot's Tables 14 to 17 fp16 beside 4 bits and
+// Atom what its products reach, or Atom for two formats of `bench serve --memory`, the ratio of
+// their most tokens a second; empty: nothing.
 std::string_view PublishedSpeed(std::string_view what, std::string_view shape);
 
 }  // namespace nibble::cli
