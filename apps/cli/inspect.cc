@@ -149,7 +149,8 @@ std::vector<std::string> FormatCells(const PackedLinear& l) {
   return {fmt::format("{} x {}", l.weights.rows, in.width),
           TailedText(l.weights.format, in.tail_width, l.tail.format),
           TailedText(in.activations, in.tail_width, in.tail_activations),
-          OnlineText(!in.scales.empty(), in.transform, !in.gather.empty(), l.output_transform)};
+          OnlineText(!in.scales.empty(), in.transform, in.transform_bits, !in.gather.empty(),
+                     l.output_transform)};
 }
 
 using Rows = std::vector<std::vector<std::string>>;

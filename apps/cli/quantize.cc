@@ -38,7 +38,8 @@ std::vector<std::vector<std::string>> PlanRows(const QuantizeReport& report) {
     const LinearPlan& p = plan.at(layer, role);
     return {TailedText(p.weights, p.tail.columns, p.tail.weights),
             TailedText(p.activations, p.tail.columns, p.tail.activations),
-            OnlineText(p.input_scales, p.input_transform, p.gather, p.output_transform)};
+            OnlineText(p.input_scales, p.input_transform, p.transform_bits, p.gather,
+                       p.output_transform)};
   };
   AddLinearRows(config, cells, rows);
   for (Role role : config.model_roles()) {

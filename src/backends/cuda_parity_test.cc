@@ -35,7 +35,8 @@ class CudaTest : public GpuParityTest {
       const double range = !format.symmetric     ? (hi - lo) / (2 * half - 1)
                            : format.signed_scale ? largest / half
                                                  : largest / (half - 1);
-      ASSERT_NEAR(std::fabs(scale) / (range * format.clip), 1, 2 * error) << "token " << t;
+      ASSERT_NEAR(std::fabs(scale) / (range * format.clip), 1, 2 * error)
+          << width << ", " << FormatText(format) << ", token " << t << " of " << a.tokens;
       const auto [bottom, top] =
           std::minmax({scale * (zero_offset - half), scale * (zero_offset + half - 1)});
       for (int64_t i = 0; i < width; ++i) {
@@ -49,13 +50,27 @@ class CudaTest : public GpuParityTest {
     }
   }
 
+  // CheckCodes with transforms of every precision: fp16 loses up to 2^-11 of the largest value
+  // twice (CodesOfGatedTransformsAgree), and fp32 with gates and norms far less than 2^-18.
+  void CheckPrecisions(const ActsSource& source, int64_t tokens, InputSpec spec,
+                       const FormatSpec& format, const float* exact) {
+    spec.activations = format;
+    for (const int bits : {0, 16, 32}) {
+      spec.transform_bits = bits;
+      CheckCodes(ours_->PrepareActs(source, tokens, spec), exact, bits == 32 ? 0x1p-18 : 0x1p-10);
+      if (HasFatalFailure()) FAIL() << bits << " bits";
+    }
+  }
+
   // Compares a row decoded from codes with the exact one; see CodesOfTransformedPartsAgree. Rows
-  // without parts may pass tensor cores in fp16 (CodesOfGatedTransformsAgree).
+  // without parts may pass tensor cores in fp16 (CodesOfGatedTransformsAgree), if not asked for
+  // another precision.
   static void CheckParts(const InputSpec& spec, std::span<const float> row, const float* decoded) {
     const auto magnitude = [](float v, float w) { return std::fabs(v) < std::fabs(w); };
     const double row_largest = std::fabs(*std::ranges::max_element(row, magnitude));
     const double fine = 6 * 0x1p-18 + 16 * kUlp * row_largest;  // PreparedValuesAgree
-    const double error = spec.tail_width == 0 ? 0x1p-10 * row_largest : fine;
+    const bool halves = spec.transform_bits == 16 || (spec.transform_bits == 0 && !spec.tail_width);
+    const double error = halves ? 0x1p-10 * row_largest : fine;
     for (int64_t first = 0; first < spec.width;) {
       const bool in_tail = first >= spec.main_width();
       const FormatSpec& part = in_tail ? spec.tail_activations : spec.activations;
@@ -143,16 +158,14 @@ TEST_F(CudaTest, CodesOfGatedTransformsAgree) {
       const float* exact = ref_->PrepareActs(source, tokens, spec).values;
       source.gate = device_gate.data(), source.up = device_up.data();
       for (const FormatSpec& format : formats) {
-        spec.activations = format;
-        CheckCodes(ours_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
+        CheckPrecisions(source, tokens, spec, format, exact);
         if (HasFatalFailure()) return;
       }
       const auto plain = CopyValues(gate);
       spec.activations = {};
       exact = ref_->PrepareActs({.x = gate.data()}, tokens, spec).values;
-      spec.activations = formats[1];
       source = {.op = ActsSource::Op::kIntermediate, .values = plain.data()};
-      CheckCodes(ours_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
+      CheckPrecisions(source, tokens, spec, formats[1], exact);
       if (HasFatalFailure()) return;
     }
   }
@@ -179,8 +192,7 @@ TEST_F(CudaTest, CodesOfNormedTransformsAgree) {
         source.x = device_x.data();
         source.norm_weight = weighted ? device_norm.data() : nullptr;
         for (const FormatSpec& format : formats) {
-          spec.activations = format;
-          CheckCodes(ours_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
+          CheckPrecisions(source, tokens, spec, format, exact);
           if (HasFatalFailure()) return;
         }
       }
@@ -244,8 +256,11 @@ TEST_F(CudaTest, CodesOfTransformedPartsAgree) {
         const ActsSource source = {.op = ActsSource::Op::kIntermediate,
                                    .values = device_gate.data()};
         for (const FormatSpec& format : formats) {
-          for (const int64_t tail : {0, 256}) {
+          // Every precision, with and without a tail.
+          for (const auto& [tail, bits] :
+               {std::pair(0, 0), {0, 16}, {0, 32}, {256, 0}, {256, 16}}) {
             spec.activations = format, spec.tail_width = tail, spec.tail_activations = {.bits = 8};
+            spec.transform_bits = bits;
             spec.gather = tail == 0 ? std::vector<int32_t>() : rng_.Permutation<int32_t>(width);
             const float* ours = ours_->Decode(ours_->PrepareActs(source, tokens, spec));
             const std::vector<float> decoded = Host(ours, tokens * width);

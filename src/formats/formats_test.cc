@@ -30,11 +30,13 @@ TEST(FormatSpecTest, TextAndSizes) {
   EXPECT_EQ(FormatText({.bits = 4, .group = 64, .second_level = true}), "4 g64 two-level");
   EXPECT_EQ(FormatText({.bits = 4, .group = 32, .sparse = true}), "4 g32 2:4");
   EXPECT_EQ(FormatText({.bits = 2, .codebook = Codebook::kE8p}), "2 lattice");
-  EXPECT_EQ(OnlineText(true, FullHadamard(64), true, {}), "scales, Hadamard 64, gather");
-  EXPECT_EQ(OnlineText(false, {}, true, {}), "gather");
-  EXPECT_EQ(OnlineText(false, {}, false, {}), "-");
-  EXPECT_EQ(OnlineText(false, {}, false, FullHadamard(128)), "outputs Hadamard 128");
-  EXPECT_EQ(OnlineText(false, FullHadamard(64), false, FullHadamard(128)),
+  EXPECT_EQ(OnlineText(true, FullHadamard(64), 0, true, {}), "scales, Hadamard 64, gather");
+  EXPECT_EQ(OnlineText(false, FullHadamard(64), 16, true, {}), "Hadamard 64 in fp16, gather");
+  EXPECT_EQ(OnlineText(false, FullHadamard(64), 32, false, {}), "Hadamard 64 in fp32");
+  EXPECT_EQ(OnlineText(false, {}, 16, true, {}), "gather");
+  EXPECT_EQ(OnlineText(false, {}, 0, false, {}), "-");
+  EXPECT_EQ(OnlineText(false, {}, 0, false, FullHadamard(128)), "outputs Hadamard 128");
+  EXPECT_EQ(OnlineText(false, FullHadamard(64), 0, false, FullHadamard(128)),
             "Hadamard 64; outputs Hadamard 128");
   EXPECT_EQ(FormatText({.bits = 16}), "16");
   EXPECT_EQ((FormatSpec{.bits = 4, .group = 32}.groups(96)), 3);

@@ -42,11 +42,15 @@ std::string TailedText(const FormatSpec& main, int64_t tail_columns, const Forma
   return fmt::format("{} + {} at {}", FormatText(main), tail_columns, FormatText(tail));
 }
 
-std::string OnlineText(bool scales, const TransformSpec& transform, bool gather,
+std::string OnlineText(bool scales, const TransformSpec& transform, int transform_bits, bool gather,
                        const TransformSpec& of_outputs) {
   std::vector<std::string> steps;
   if (scales) steps.push_back("scales");
-  if (!transform.identity()) steps.push_back(TransformText(transform));
+  if (!transform.identity()) {
+    const bool asked = transform_bits != 0;
+    steps.push_back(TransformText(transform) +
+                    (asked ? fmt::format(" in fp{}", transform_bits) : std::string()));
+  }
   if (gather) steps.push_back("gather");
   std::string text = fmt::format("{}", fmt::join(steps, ", "));
   if (!of_outputs.identity()) {

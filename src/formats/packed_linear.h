@@ -22,6 +22,10 @@ struct InputSpec {
   // Signs or other factors of the entries of a row, none of them zero; empty: there are none.
   std::vector<float> scales;
   TransformSpec transform;  // then online, applied to the whole row; identity if none
+  // The precision of the transform, which sums in fp32. 32: nothing is rounded to less. 16: the row
+  // is rounded twice to fp16's 11 significant bits, in front and behind, or inside where a kernel
+  // keeps fp16: as a vector, |y - M x| <= 2 * 2^-11 |x|. 0: what the machine does best.
+  int transform_bits = 0;
   // Then entry i of the row becomes entry gather[i]. A permutation; empty: the order stays.
   std::vector<int32_t> gather;
   FormatSpec activations;  // the format of the first main_width() entries
@@ -33,9 +37,9 @@ struct InputSpec {
 };
 
 // Formats and online steps as people read them: "4 asym", "4 g128 + 128 at 8" with a tail; "scales,
-// Hadamard 8 across 64, gather", "Hadamard 64; outputs Hadamard 128", "-".
+// Hadamard 8 across 64, gather", "Hadamard 64 in fp16; outputs Hadamard 128", "-".
 std::string TailedText(const FormatSpec& main, int64_t tail_columns, const FormatSpec& tail);
-std::string OnlineText(bool scales, const TransformSpec& transform, bool gather,
+std::string OnlineText(bool scales, const TransformSpec& transform, int transform_bits, bool gather,
                        const TransformSpec& of_outputs);
 
 struct PackedLinear {

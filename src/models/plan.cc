@@ -8,11 +8,13 @@
 namespace nibble {
 namespace {
 
-// `input_scales`, `gather`, `tail` and `output_transform` are only written where there are some.
+// `transform_bits`, `input_scales`, `gather`, `tail` and `output_transform` are only written where
+// there are some.
 Json LinearToJson(const LinearPlan& linear) {
   Json json = {{"weights", ToJson(linear.weights)},
                {"activations", ToJson(linear.activations)},
                {"input_transform", ToJson(linear.input_transform)}};
+  if (linear.transform_bits != 0) json["transform_bits"] = linear.transform_bits;
   if (linear.input_scales) json["input_scales"] = true;
   if (linear.gather) json["gather"] = true;
   if (!linear.output_transform.identity()) {
@@ -34,14 +36,15 @@ TailPlan TailFromJson(const Json& json, const std::string& where) {
 
 LinearPlan LinearFromJson(const Json& json, const std::string& where) {
   RefuseUnknownFields(json,
-                      {"weights", "activations", "input_scales", "input_transform", "gather",
-                       "tail", "output_transform"},
+                      {"weights", "activations", "input_scales", "input_transform",
+                       "transform_bits", "gather", "tail", "output_transform"},
                       where);
   LinearPlan plan = {
       .weights = FormatFromJson(JsonGet<Json>(json, "weights", where), where),
       .activations = FormatFromJson(JsonGet<Json>(json, "activations", where), where),
       .input_scales = JsonFind<bool>(json, "input_scales", where).value_or(false),
       .input_transform = TransformFromJson(JsonGet<Json>(json, "input_transform", where), where),
+      .transform_bits = JsonFind<int>(json, "transform_bits", where).value_or(0),
       .gather = JsonFind<bool>(json, "gather", where).value_or(false)};
   if (const auto tail = JsonFind<Json>(json, "tail", where)) {
     plan.tail = TailFromJson(*tail, where + ".tail");
@@ -132,6 +135,11 @@ void CheckLinear(const LinearPlan& plan, int64_t width, int64_t outputs, const s
     Fail("{}: online transform of width {} on {} outputs", where, plan.output_transform.width(),
          outputs);
   }
+  if (plan.transform_bits == 0) return;
+  if (plan.transform_bits != 16 && plan.transform_bits != 32) {
+    Fail("{}: transform_bits is 16 or 32, not {}", where, plan.transform_bits);
+  }
+  if (plan.input_transform.identity()) Fail("{}: transform_bits without a transform", where);
 }
 
 // The embedding is looked up: nothing is prepared for it. A head that shares its table has the
@@ -168,8 +176,9 @@ void CheckSharedInputs(const Plan& plan, int64_t layer, const ModelConfig& confi
   for (const auto& [first, second] : shared) {
     const LinearPlan &a = plan.at(layer, first), &b = plan.at(layer, second);
     if (a.activations == b.activations && a.input_transform == b.input_transform &&
-        a.input_scales == b.input_scales && a.gather == b.gather &&
-        a.tail.columns == b.tail.columns && a.tail.activations == b.tail.activations) {
+        a.transform_bits == b.transform_bits && a.input_scales == b.input_scales &&
+        a.gather == b.gather && a.tail.columns == b.tail.columns &&
+        a.tail.activations == b.tail.activations) {
       continue;
     }
     Fail("{}: {} and {} must prepare their shared input alike: activations, tail and order", where,
@@ -215,6 +224,7 @@ InputSpec LinearPlan::Input(int64_t width) const {
   return {.width = width,
           .scales = {},
           .transform = input_transform,
+          .transform_bits = transform_bits,
           .gather = {},
           .activations = prepared(activations),
           .tail_width = tail.columns,

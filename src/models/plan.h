@@ -26,11 +26,13 @@ struct LinearPlan {
   FormatSpec weights, activations;  // of all columns but the tail
   bool input_scales = false;        // of each entry, online; a plane of the linear
   TransformSpec input_transform;    // online
+  int transform_bits = 0;           // InputSpec::transform_bits; 0 where there is no transform
   bool gather = false;              // then a permutation, online; a plane of the linear
   TailPlan tail;
   TransformSpec output_transform = {};  // online, of the products
 
   bool operator==(const LinearPlan&) const = default;
+  void LeaveOutTransform() { input_transform = {}, transform_bits = 0; }
   // The preparation of an input of `width` by this plan; scales and permutation are left out.
   InputSpec Input(int64_t width) const;
 };

@@ -38,6 +38,28 @@ TEST(PlanJson, RoundTripLosesNothing) {
   EXPECT_EQ(kv.head_dim, 16);
 }
 
+// Plans that ask for no precision have the JSON and the digest of those from before it was a field.
+TEST(PlanJson, PrecisionOfATransformIsWrittenWhereItIsAskedFor) {
+  const ModelConfig config = TestConfig();
+  Plan plan = TestPlan(config);
+  const std::string text = ToJson(plan).dump(), digest = PlanDigest(plan);
+  EXPECT_THAT(text, Not(HasSubstr("transform_bits")));
+  for (const int bits : {16, 32}) {
+    plan.linears["layers.0.down"].transform_bits = bits;
+    Json json = ToJson(plan);
+    const Plan back = PlanFromJson(json, config, "p");
+    EXPECT_EQ(back.at(0, Role::kDown).transform_bits, bits);
+    EXPECT_EQ(back.at(0, Role::kDown).Input(160).transform_bits, bits);
+    EXPECT_EQ(back.at(1, Role::kDown).transform_bits, 0);
+    EXPECT_NE(PlanDigest(back), digest);
+    json["linears"]["layers.0.down"].erase("transform_bits");
+    EXPECT_EQ(json.dump(), text);
+    plan.linears["layers.0.down"].LeaveOutTransform();
+    EXPECT_FALSE(ToJson(plan)["linears"]["layers.0.down"].contains("transform_bits"));
+    plan = TestPlan(config);
+  }
+}
+
 TEST(PlanJson, LayersMayCacheOtherwise) {
   const ModelConfig config = TestConfig();
   Plan plan = TestPlan(config);
@@ -160,6 +182,9 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.1.up/input_transform", ToJson(FullHadamard(64)),
        "layers.1.gate and layers.1.up"},
       {"/linears/layers.0.down/input_transform", ToJson(FullHadamard(64)), "width 160"},
+      {"/linears/layers.0.down/transform_bits", 8, "16 or 32, not 8"},
+      {"/linears/layers.0.down/transform_bits", "16", "transform_bits"},
+      {"/linears/layers.0.q/transform_bits", 16, "without a transform"},
       {"/linears/layers.1.up", Json(), "layers.1.up"},
       {"/linears/layers.1.up/gather", 1, "gather"},
       {"/linears/layers.1.up/input_scales", 1, "input_scales"},
@@ -261,6 +286,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
     expect_new([&](Plan& p) { p.linears[name].output_transform = FullHadamard(64); });
+    expect_new([&](Plan& p) { p.linears[name].transform_bits = 16; });
     expect_new([&](Plan& p) { p.linears[name].weights.sparse ^= true; });
     expect_new([&](Plan& p) { p.linears[name].weights.codebook = Codebook::kE8p; });
     expect_new([&](Plan& p) { p.linears[name].input_scales ^= true; });

@@ -322,6 +322,22 @@ LinearId RefBackend::Upload(const PackedLinear& packed) {
   return static_cast<LinearId>(linears_.size()) - 1;
 }
 
+// Rounds to 11 significant bits, halves to even (InputSpec::transform_bits).
+void RoundToHalfPrecision(std::vector<float>& row) {
+  for (float& value : row) {
+    int exponent = 0;
+    const float share = std::frexp(value, &exponent);  // 0.5 to 1
+    value = std::ldexp(std::nearbyint(std::ldexp(share, 11)), exponent - 11);
+  }
+}
+
+void TransformInput(const InputSpec& spec, std::vector<float>& row) {
+  const bool rounded = spec.transform_bits == 16;
+  if (rounded) RoundToHalfPrecision(row);
+  ApplyTransform(spec.transform, std::span(row));
+  if (rounded) RoundToHalfPrecision(row);
+}
+
 Activations RefBackend::PrepareActs(const ActsSource& source, int64_t tokens,
                                     const InputSpec& spec) {
   const auto width = static_cast<size_t>(spec.width);
@@ -333,7 +349,7 @@ Activations RefBackend::PrepareActs(const ActsSource& source, int64_t tokens,
     std::vector<float> row(width);
     LoadRow(source, t, row);
     for (size_t i = 0; i < spec.scales.size(); ++i) row[i] *= spec.scales[i];
-    if (!spec.transform.identity()) ApplyTransform(spec.transform, std::span(row));
+    if (!spec.transform.identity()) TransformInput(spec, row);
     if (!spec.gather.empty()) {
       const std::vector<float> from = row;
       for (size_t i = 0; i < width; ++i) row[i] = from[static_cast<size_t>(spec.gather[i])];

@@ -3,10 +3,13 @@
 // each other.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "backends/backend_testing.h"
 #include "backends/ref/ref_backend.h"
+#include "base/half.h"
 #include "base/thread_pool.h"
 
 namespace nibble {
@@ -120,6 +123,36 @@ TEST_F(RefTest, BiggerThanATile) {
   const auto x = RandomRows(rng_, 150, 100);
   ExpectProduct(*decoded_, *linear, x, 150, 100 + 8);
   ExpectProduct(*integer_, *linear, x, 150, 8 + 1);
+}
+
+// Beside a sum in extended precision over the row as software rounds it to fp16: fp32 adds seven
+// times and multiplies once, each time with an error of kUlp of at most sum |x|, and the result has
+// 11 significant bits.
+TEST_F(RefTest, TransformsOf16BitsRoundRowsInFrontAndBehind) {
+  const int64_t width = 128, tokens = 5;
+  const InputSpec spec = {.width = width, .transform = FullHadamard(width), .transform_bits = 16};
+  auto x = RandomVector(rng_, tokens * width);
+  const float* values = integer_->PrepareActs({.x = x.data()}, tokens, spec).values;
+  const std::vector<float> y(values, values + tokens * width);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t i = 0; i < width; ++i) {
+      long double sum = 0, size = 0;
+      for (int64_t k = 0; k < width; ++k) {
+        const long double entry = F32FromF16(F16FromF32(x[t * width + k]));
+        sum += std::popcount(static_cast<uint64_t>(i & k)) % 2 == 0 ? entry : -entry;
+        size += std::fabs(entry);
+      }
+      const long double root = std::sqrt(static_cast<long double>(width));
+      const long double sums = 9 * kUlp * size / root, exact = sum / root;
+      const float result = y[t * width + i];
+      ASSERT_NEAR(result, exact, sums + 0x1p-11 * (std::fabs(exact) + sums)) << t << ", " << i;
+      ASSERT_EQ(std::bit_cast<uint32_t>(result) & 0x1FFF, 0U);
+    }
+  }
+  // The range is fp32's.
+  for (float& value : x) value *= 0x1p100f;
+  values = integer_->PrepareActs({.x = x.data()}, tokens, spec).values;
+  for (int64_t i = 0; i < tokens * width; ++i) ASSERT_EQ(values[i], y[i] * 0x1p100f) << i;
 }
 
 TEST_F(RefTest, PreparedRowsAreTransformedAndQuantized) {

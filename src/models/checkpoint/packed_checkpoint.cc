@@ -172,7 +172,9 @@ void LoadPacked(Network& net, const Json& quantization_config, const std::string
                                        .values = planes.Floats("head_turn", {hidden, hidden})},
                            .input = {.width = hidden}};
     } else if (plan.norms_folded) {
-      net.head_unrotation = {.width = c.hidden_size, .transform = Inverse(head.input_transform)};
+      net.head_unrotation = {.width = c.hidden_size,
+                             .transform = Inverse(head.input_transform),
+                             .transform_bits = head.transform_bits};
     }
   } else {
     net.head = planes.Linear(0, Role::kHead);

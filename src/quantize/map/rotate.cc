@@ -114,7 +114,10 @@ std::vector<double> ForQueries(const HeadShape& shape, std::span<const double> s
 }
 
 Plan SourcePlan(Plan plan) {
-  for (auto& [name, linear] : plan.linears) linear.input_transform = linear.output_transform = {};
+  for (auto& [name, linear] : plan.linears) {
+    linear.LeaveOutTransform();
+    linear.output_transform = {};
+  }
   plan.kv_rotation = {};
   plan.center_keys = false;
   plan.norms_folded = false;

@@ -166,7 +166,7 @@ bool Alike(const ModelConfig& c, Role a, Role b) {
 // The plan without online transforms of layers' inputs.
 Plan Plain(Plan plan, const ModelConfig& c) {
   for (int64_t i = 0; i < c.layers; ++i) {
-    for (Role role : c.layer_roles(i)) plan.linears[LinearName(i, role)].input_transform = {};
+    for (Role role : c.layer_roles(i)) plan.linears[LinearName(i, role)].LeaveOutTransform();
   }
   return plan;
 }
@@ -210,7 +210,7 @@ void ChooseTransforms(Backend& backend, const ModelConfig& c, const Recipe& reci
       if (input.plain >= input.planned) continue;
       for (Role role : c.layer_roles(i)) {
         if (FixedPlan(role) != nullptr || !Alike(c, input.first, role)) continue;
-        plan.linears[LinearName(i, role)].input_transform = {};
+        plan.linears[LinearName(i, role)].LeaveOutTransform();
       }
       const auto norm = c.NormInFront(input.first);
       if (norm && !scales.empty()) scales[static_cast<size_t>(i)].norms[*norm].clear();

@@ -37,7 +37,9 @@ bool TransformsOutputs(const ModelConfig& config, const Recipe& recipe, Role rol
 
 LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, int64_t layer, Role role) {
   const int64_t inputs = config.inputs(layer, role);
-  LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
+  LinearPlan linear = {.weights = recipe.weights,
+                       .activations = recipe.activations,
+                       .transform_bits = recipe.transform_bits};
   if (!linear.weights.quantized()) linear.weights.sparse = false;
   if (recipe.transforms_online() && role == Role::kO) {
     linear.input_transform = AcrossHeads(config.head_shape(layer));
@@ -318,6 +320,9 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
     uses.Require(recipe.asked, "");
     plan.provenance = uses.Record(recipe);
     TieHead(config, recipe, plan);
+    for (auto& [name, linear] : plan.linears) {
+      if (linear.input_transform.identity()) linear.transform_bits = 0;
+    }
     CheckPlan(plan, config, recipe);
   } catch (const Error& error) {  // whatever it is, the recipe's fields are at fault
     FailUsage("{}", error.what());

@@ -63,6 +63,7 @@ struct Recipe {
   // Outputs of linears that no rotation mixes, those of q, k, gate and up, are transformed online,
   // so that rounding sees rows without outliers as well as columns (QuIP#, section 3).
   bool output_transforms = false;
+  int transform_bits = 0;  // of a linear's online transform (InputSpec::transform_bits)
   Rounding rounding = Rounding::kNearest;
   // Formats of all layer linears and of the cache. Activations of clip 0: the clip of every linear
   // is searched (quantize/plan/choose_clips.h).

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/recipes/recipe_fields.h"
 
+#include <array>
+
 namespace nibble {
 namespace {
 
@@ -197,6 +199,12 @@ void SetDownBits(Recipe& r, double value) {
   r.rules.push_back({std::string(kDownPattern), fmt::format("w-bits={0},a-bits={0}", value)});
 }
 
+constexpr std::array kTransformBits = {0, 16, 32};  // by the index of a name
+
+void SetTransformBits(Recipe& r, double value) {
+  r.transform_bits = kTransformBits[static_cast<size_t>(value)];
+}
+
 template <FormatSpec Recipe::*... kFormats>
 void SetAsymmetric(Recipe& r, double value) {
   (((r.*kFormats).symmetric = value == 0), ...);
@@ -253,6 +261,10 @@ std::vector<RecipeField> LinearFields() {
        "Weights that are no integers: of 2 to 4 bits, eight a codeword of a lattice (e8p, QuIP#); "
        "of 4 bits, floats as in MXFP4 (e2m1, only to nearest)",
        SetCodebook, NeedsFewBits},
+      {"hadamard-bits", Names({"auto", "16", "32"}),
+       "Precision of a linear's online transform: fp32, fp16 (rows are rounded to it in front and "
+       "behind), auto (what each machine does best); that of heads for the cache stays fp32",
+       SetTransformBits, NeedsOnline},
       {"tail", Whole(0, 4000),
        "Outlier channels: the last so many; where an eighth of hidden_size is less, of 4096 in "
        "proportion",

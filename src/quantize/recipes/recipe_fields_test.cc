@@ -124,6 +124,8 @@ TEST_F(IdleFields, AreErrors) {
            {kQuarotRecipe, "learned-rotation,w-bits=16,a-bits=16", "--learned-rotation", "neither"},
            {kRtnRecipe, "learned-scales", "--learned-scales", "--rotation"},
            {kRtnRecipe, "online", "--online", "--rotation"},
+           {kRtnRecipe, "hadamard-bits=16", "--hadamard-bits 16", "--rotation"},
+           {kQuarotRecipe, "no-online,hadamard-bits=32", "--hadamard-bits 32", "--online"},
            {kQuarotRecipe, "rounding=rtn,damp=0.02", "--damp 0.02", "--rounding gptq"},
            {kQuarotRecipe, "rounding=rtn,sweeps=1", "--sweeps 1", "--rounding gptq"},
            {kQuarotRecipe, "rounding=rtn,calib-float", "--calib-float", "--rounding gptq"},

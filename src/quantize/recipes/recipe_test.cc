@@ -69,6 +69,24 @@ TEST_F(Rules, LaterOnesWinAndTheOthersStay) {
   }
 }
 
+TEST_F(Rules, TransformsHaveThePrecisionAskedFor) {
+  const auto plan = [&](const char* fields, const std::vector<std::string>& rules = {}) {
+    return MakePlan(config_, ChangedRecipe(kQuarotRecipe, ParseFields(fields), rules));
+  };
+  const Plan plain = plan(""), halves = plan("hadamard-bits=16");
+  EXPECT_EQ(ToJson(plan("hadamard-bits=auto")), ToJson(plain));
+  for (const auto& [name, linear] : halves.linears) {
+    EXPECT_EQ(linear.transform_bits, linear.input_transform.identity() ? 0 : 16) << name;
+    EXPECT_EQ(linear.input_transform, plain.linears.at(name).input_transform) << name;
+  }
+  const Plan mixed = plan("hadamard-bits=16", {"layers.1.*down:hadamard-bits=32"});
+  EXPECT_EQ(mixed.at(1, Role::kDown).transform_bits, 32);
+  EXPECT_EQ(mixed.at(0, Role::kDown).transform_bits, 16);
+  EXPECT_EQ(mixed.at(1, Role::kO).transform_bits, 16);
+  EXPECT_THAT(ErrorOf([&] { plan("hadamard-bits=8"); }),
+              AllOf(HasSubstr("hadamard-bits"), HasSubstr("auto, 16, 32")));
+}
+
 TEST_F(Rules, TablesHaveFormatsOfTheirOwn) {
   const auto weights = [&](Role role) { return MakePlan(config_, recipe_).at(0, role).weights; };
   EXPECT_EQ(weights(Role::kHead), FormatSpec{.bits = 8});
@@ -97,6 +115,8 @@ TEST_F(Rules, OneTableWhereTheSourceHasOneAndItsRotationIsSmall) {
     EXPECT_EQ(plan.tied_head, WhyTwoTables(config, recipe_, plan).empty());
     const TransformSpec& turn = plan.at(0, Role::kHead).input_transform;
     EXPECT_EQ(turn.identity() && !plan.head_rotation, !(plan.tied_head && plan.norms_folded));
+    const Plan fine = MakePlan(config, ChangedRecipe(recipe_, {ParseField("hadamard-bits", "32")}));
+    EXPECT_EQ(fine.at(0, Role::kHead).transform_bits, turn.identity() ? 0 : 32);
     return std::string(WhyTwoTables(config, recipe_, plan));
   };
   EXPECT_EQ(why(), "");

@@ -123,7 +123,7 @@ size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
 
 InputSpec Stream::Planned(Role role, const PackedLinear& linear) const {
   InputSpec input = plan_.at(index_, role).Input(config_.inputs(index_, role));
-  if (!quantized_) input.activations = input.tail_activations = {};
+  if (!quantized_) input.activations = input.tail_activations = {}, input.transform_bits = 0;
   // Weights that are known say whether a tail splits their columns: floats have none.
   if (linear.weights.cols > 0) input.tail_width = input.width - linear.weights.cols;
   input.gather = linear.input.gather;

@@ -64,6 +64,7 @@ void StoreRow(const ActsCall& call, const float* row, int64_t token) {
 void PrepareRows(const ActsCall& call, int64_t begin, int64_t end) {
   const int64_t width = call.spec.width;
   const int64_t step = call.plan == nullptr ? 1 : call.plan->row_group;
+  const bool halves = call.plan != nullptr && call.spec.transform_bits == 16;
   for (int64_t row = begin; row < end; row += step) {
     const int64_t rows = HWY_MIN(step, end - row);
     float* values = call.in_place() ? call.main.values + row * width
@@ -73,7 +74,9 @@ void PrepareRows(const ActsCall& call, int64_t begin, int64_t end) {
       const std::vector<float>& scales = call.spec.scales;
       for (size_t i = 0; i < scales.size(); ++i) values[r * width + i] *= scales[i];
     }
+    if (halves) RoundToHalfPrecision(values, rows * width);
     if (call.plan != nullptr) TransformGroup(*call.plan, values, rows);
+    if (halves) RoundToHalfPrecision(values, rows * width);
     if (call.in_place()) continue;
     for (int64_t r = 0; r < rows; ++r) StoreRow(call, values + r * width, row + r);
   }

@@ -334,6 +334,31 @@ inline void SylvesterAxis(const TransformAxis& axis, float scale, float* x, int6
   }
 }
 
+// --- Rows of 16 bits ----------------------------------------------------------------------------
+
+// Rounds to 11 significant bits, halves to even (InputSpec::transform_bits).
+HWY_INLINE VF HalfPrecision(VF v) {
+  const DF d;
+  const hn::RebindToUnsigned<DF> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(du, 1));
+  const auto sum = hn::Add(bits, hn::Add(odd, hn::Set(du, 0xFFF)));
+  return hn::IfThenElse(hn::IsNaN(v), v, hn::BitCast(d, hn::And(sum, hn::Set(du, 0xFFFFE000))));
+}
+
+inline void RoundToHalfPrecision(float* x, int64_t count) {
+  const DF d;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(HalfPrecision(hn::LoadU(d, x + i)), d, x + i);
+  }
+  HWY_ALIGN float tail[kLanes] = {};
+  const size_t bytes = static_cast<size_t>(count - i) * sizeof(float);
+  std::memcpy(tail, x + i, bytes);
+  hn::Store(HalfPrecision(hn::Load(d, tail)), d, tail);
+  std::memcpy(x + i, tail, bytes);
+}
+
 // --- All factors --------------------------------------------------------------------------------
 
 // In place on `rows` rows. A caller that has many rows passes plan.row_group at a time: they stay

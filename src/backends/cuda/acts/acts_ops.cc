@@ -28,8 +28,10 @@ Source SourceOf(const ActsSource& source) {
 
 }  // namespace
 
-const HadamardPlan& ActsOps::PlanFor(const TransformSpec& spec) {
-  return hadamards_.try_emplace(spec, spec).first->second.plan();
+const HadamardPlan& ActsOps::PlanFor(const InputSpec& spec) {
+  const auto made = hadamards_.try_emplace({spec.transform, spec.transform_bits}, spec.transform,
+                                           spec.transform_bits);
+  return made.first->second.plan();
 }
 
 PreparePart ActsOps::Place(const FormatSpec& format, int64_t tokens, int64_t columns, Part& part) {
@@ -75,7 +77,7 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
                         .tokens = tokens,
                         .x_stride = spec.width,
                         .width = static_cast<int>(spec.width),
-                        .hadamard = PlanFor(spec.transform)};
+                        .hadamard = PlanFor(spec)};
   a.main = Place(spec.activations, tokens, spec.main_width(), main_);
   // The scales serve as weights of a norm that has none: every kernel reads those.
   const bool as_norm = source.op == ActsSource::Op::kRmsNorm && source.norm_weight == nullptr;
@@ -103,7 +105,7 @@ void ActsOps::Transform(const TransformSpec& transform, int64_t tokens,
   PrepareArguments a = {.type = kIntermediate,
                         .x_stride = width,
                         .width = static_cast<int>(width),
-                        .hadamard = PlanFor(transform)};
+                        .hadamard = PlanFor({.width = width, .transform = transform})};
   for (; tokens > 0 && !all.empty(); all = all.subspan(std::min<size_t>(2, all.size()))) {
     const bool two = all.size() > 1;  // in one launch
     a.x = all[0], a.tokens = two ? 2 * tokens : tokens;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda/acts/device_hadamard.h"
@@ -54,11 +55,11 @@ class ActsOps {
   // Memory of the part for `tokens` rows of `columns`.
   static PreparePart Place(const FormatSpec& format, int64_t tokens, int64_t columns, Part& part);
   static const float* DecodePart(const Activations& acts, Part& part, cudaStream_t stream);
-  const HadamardPlan& PlanFor(const TransformSpec& spec);
+  const HadamardPlan& PlanFor(const InputSpec& spec);
 
   Part main_, tail_;
   DeviceBuffer<float> joined_, transformed_;  // whole rows, [tokens, width]
-  std::map<TransformSpec, DeviceHadamard> hadamards_;
+  std::map<std::pair<TransformSpec, int>, DeviceHadamard> hadamards_;  // by transform_bits, too
   OnDevice<int32_t> gathers_;
   OnDevice<float> scales_;
 };

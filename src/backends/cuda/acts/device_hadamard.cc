@@ -38,15 +38,15 @@ Dense Merged(const Dense& a, const Dense& b) {
 }
 
 // The dense factors, neighbours merged where the kernels can take it and gain by it: tensor cores
-// want multiples of 8 columns side by side (hadamard.cuh).
-std::vector<Dense> DenseFactors(const TransformSpec& spec) {
+// want multiples of 8 columns side by side (hadamard.cuh). With `bits` of 32, all have entries.
+std::vector<Dense> DenseFactors(const TransformSpec& spec, int bits) {
   std::vector<Dense> factors;
   int64_t after = spec.order() * spec.inner;
   for (const TransformFactor& factor : spec.factors) {
     after /= factor.order;
     if (factor.kind == FactorKind::kSylvester) continue;
     if (factor.order > kMaxDenseOrder) Fail("no CUDA kernel for a {}", TransformText(spec));
-    if (!factor.hadamard()) {
+    if (!factor.hadamard() || bits == 32) {
       TransformFactor turned = factor;
       turned.transposed = !factor.transposed;
       const std::span<const double> columns = FactorMatrix(turned);
@@ -193,8 +193,9 @@ void DeviceHadamard::Free::operator()(uint32_t* p) const {
   cudaFree(p);
 }
 
-DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
+DeviceHadamard::DeviceHadamard(const TransformSpec& spec, int bits) {
   if (spec.identity()) return;
+  plan_.halves = bits == 16;
   plan_.scale = static_cast<float>(spec.scale());
   plan_.inner = static_cast<int>(spec.inner);
   for (const TransformFactor& factor : spec.factors) {
@@ -209,7 +210,7 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
     signs.insert(signs.end(), words.begin(), words.end());
   };
   int after = static_cast<int>(spec.order() * spec.inner);
-  const std::vector<Dense> factors = DenseFactors(spec);
+  const std::vector<Dense> factors = DenseFactors(spec, bits);
   for (const Dense& dense : factors) {
     after /= dense.order;
     if (dense.h.empty()) {
@@ -225,7 +226,7 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
         .order = dense.order, .after = after, .k_steps = k_steps, .signs = nullptr};
     add(SignWords(dense, k_steps, (dense.order + 15) / 16));
   }
-  const TileView view = ViewAsTiles(spec);
+  const TileView view = bits == 32 ? TileView() : ViewAsTiles(spec);
   if (view.tile.order > 0) {
     plan_.tile = view.tile;
     add(SignWords(view.order, view.tile.k_steps, (view.tile.k_steps + 3) / 4 * 4));

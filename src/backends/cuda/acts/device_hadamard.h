@@ -13,8 +13,10 @@ namespace nibble::cuda {
 
 class DeviceHadamard {
  public:
-  // Throws if the kernels cannot run it: too many dense factors, or one of too large an order.
-  explicit DeviceHadamard(const TransformSpec& spec);
+  // `bits`: InputSpec::transform_bits. With 32 there is no TileHadamard, and dense factors are
+  // multiply-adds in fp32, since tensor cores would take them in parts of fewer bits. Throws if the
+  // kernels cannot run it: too many dense factors, or one of too large an order.
+  explicit DeviceHadamard(const TransformSpec& spec, int bits = 0);
   const HadamardPlan& plan() const { return plan_; }  // valid as long as this object
 
  private:

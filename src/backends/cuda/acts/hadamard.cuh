@@ -31,6 +31,13 @@ struct RowLayout {
   __host__ __device__ int At(int i) const { return i + (i >> shift) * 4; }
 };
 
+// Values of 11 significant bits (HadamardPlan::halves).
+template <int kCount>
+__device__ inline void ToHalfPrecision(float (&v)[kCount]) {
+#pragma unroll
+  for (float& value : v) value = HalfPrecision(value);
+}
+
 // Butterflies of v with strides 1, 2, .. 2^(bits - 1): sums and differences.
 template <int bits>
 __device__ inline void Butterflies(float (&v)[1 << bits]) {

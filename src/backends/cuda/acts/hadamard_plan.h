@@ -67,6 +67,9 @@ struct HadamardPlan {
   int inner = 1;
   int segment = 1;  // sylvester * inner
   float scale = 1;  // 1 / sqrt(order)
+  // InputSpec::transform_bits is 16: kernels that keep a row in fp32 round it in front of the
+  // transform and behind it, or behind what a block does of it.
+  bool halves = false;
   TileHadamard tile;
 };
 

@@ -92,6 +92,7 @@ __device__ float LoadRow(const PrepareArguments& a, const RowView<spread>& view,
         }
       }
       if (a.scales != nullptr) Scale(a.scales + view.Loaded(min(piece, pieces - 1) * 8), e[j]);
+      if (a.hadamard.halves) ToHalfPrecision(e[j].v);
       if (lanes > 0) {
         Butterflies<3>(e[j].v);
         LaneButterflies(e[j].v, lanes);
@@ -254,6 +255,13 @@ __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::
         ApplyDenseUpTo<max_steps>(row, view.layout, view.width, factor);
         __syncthreads();
       }
+    }
+    if (h.halves) {
+      for (int i = threadIdx.x; i < view.width; i += static_cast<int>(blockDim.x)) {
+        float& value = row[view.layout.At(i)];
+        value = HalfPrecision(value);
+      }
+      __syncthreads();
     }
     const float* values = row;
     if constexpr (spread) {

@@ -107,7 +107,9 @@ __global__ void __launch_bounds__(kMaxThreads)
   float v[kHeads];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) v[h] = static_cast<float>(x[h * blockDim.x]);
+  if (a.hadamard.halves) ToHalfPrecision(v);
   Butterflies<kLog2Of<kHeads>>(v);
+  if (a.hadamard.halves) ToHalfPrecision(v);
   WithGrid(a.main, [&]<Grid kGrid>() {
     const float factor = a.hadamard.scale;
     a.main.group == 0 ? Quantize<kGrid>(a.main, token, v, factor)

@@ -94,6 +94,13 @@ __device__ __forceinline__ uint4 PackBf16(const float (&x)[8]) {
   return {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]), PackBf16(x[6], x[7])};
 }
 
+// x rounded to 11 significant bits, those of fp16, and with fp32's range: what TF32 has.
+__device__ __forceinline__ float HalfPrecision(float x) {
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return __uint_as_float(bits & 0xFFFFE000);
+}
+
 // Global to shared memory without registers, past L1. A group of copies is there after
 // CopyAsyncWait; for other threads, after a barrier behind it.
 __device__ __forceinline__ void CopyAsync16(SharedAddress shared, const void* global) {
