@@ -111,7 +111,7 @@ void ActsOps::Transform(const TransformSpec& transform, int64_t tokens,
     a.x = all[0], a.tokens = two ? 2 * tokens : tokens;
     a.second =
         two ? (reinterpret_cast<intptr_t>(all[1]) - reinterpret_cast<intptr_t>(all[0])) / 2 : 0;
-    a.main = {.columns = static_cast<int>(width), .halves = reinterpret_cast<uint16_t*>(all[0])};
+    a.main = {.columns = static_cast<int>(width), .bf16 = reinterpret_cast<uint16_t*>(all[0])};
     cuda::PrepareActs(a, stream);
   }
 }

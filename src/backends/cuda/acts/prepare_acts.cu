@@ -152,9 +152,9 @@ __device__ void StoreValues(const PreparePart& a, const Columns<spread>& columns
   }
 }
 
-// Stores a row of PreparePart::halves.
+// Stores a row of PreparePart::bf16.
 template <bool spread>
-__device__ void StoreHalves(const Columns<spread>& columns, float factor, uint16_t* row) {
+__device__ void StoreBf16(const Columns<spread>& columns, float factor, uint16_t* row) {
   for (int i = 4 * threadIdx.x; i < columns.view.width; i += 4 * static_cast<int>(blockDim.x)) {
     const float4 v = columns.Four(i);
     *reinterpret_cast<uint2*>(row + columns.view.Result(i).index) = {
@@ -274,8 +274,8 @@ __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::
       const int sum = ReduceBlock(__float_as_int(squares), FloatSumOf(), scratch.squares);
       factor *= 1.0f / sqrtf(__int_as_float(sum) / static_cast<float>(a.width) + a.eps);
     }
-    if (a.main.halves != nullptr) {
-      StoreHalves<spread>({view, values, nullptr, 0}, factor, a.main.halves + RowAt(a, token));
+    if (a.main.bf16 != nullptr) {
+      StoreBf16<spread>({view, values, nullptr, 0}, factor, a.main.bf16 + RowAt(a, token));
       __syncthreads();
       continue;
     }

@@ -25,7 +25,7 @@ struct PreparePart {
   int columns = 0;          // a multiple of 8
   float* values = nullptr;  // [tokens, columns]: as they are; or null
   // The same, rounded to bf16, of rows that are transformed; may be what the rows are read from.
-  uint16_t* halves = nullptr;
+  uint16_t* bf16 = nullptr;
   // The values as sums of two bf16, or null: [WholeTiles(tokens), PairStride(columns)], for each 32
   // columns the values rounded to bf16, then what these lack. Zeros follow the last column.
   uint16_t* pairs = nullptr;
@@ -42,7 +42,7 @@ struct PreparePart {
   float* zero_offsets = nullptr;  // the same, or null when symmetric
   int32_t* sums = nullptr;        // the same, sums of codes; with 16 bits [PlaneRows(tokens)]
 
-  bool keeps_values() const { return values != nullptr || halves != nullptr; }
+  bool keeps_values() const { return values != nullptr || bf16 != nullptr; }
 };
 
 // All rows start at multiples of 16 bytes; width is a multiple of 8.
