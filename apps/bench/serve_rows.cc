@@ -140,12 +140,13 @@ Json ServedRows::RowJson(const ServedRow& r) const {
                {"read_per_second", r.read_per_second},
                {"between_tokens_ms", r.between_ms},
                {"between_tokens_99_ms", r.between_99_ms},
-               {"first_token_ms", r.first_ms},
-               {"first_token_99_ms", r.first_99_ms},
                {"most_running", r.most_running},
                {"answered", r.answered},
                {"seconds", r.seconds},
                {"preemptions", r.preemptions}});
+  if (r.first_ms > 0) {  // else no answer began while the row counted
+    json.update({{"first_token_ms", r.first_ms}, {"first_token_99_ms", r.first_99_ms}});
+  }
   const double ratio = RatioToWide(r);
   if (ratio > 0) json["ratio_to_16_bits"] = ratio;
   return json;
