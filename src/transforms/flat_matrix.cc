@@ -3,9 +3,11 @@
 
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <optional>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "transforms/galois_field.h"
 #include "transforms/hadamard_matrix.h"
 #include "transforms/matrix_cache.h"
@@ -38,6 +40,28 @@ std::vector<double> Hartley(int64_t n) {
   return matrix;
 }
 
+// Gram-Schmidt, twice for each row, so that rows are orthogonal to the last bits. Written out: a
+// library's factorization differs from machine to machine in bits that checkpoints depend on.
+std::vector<double> RandomRows(int64_t n) {
+  Rng rng(static_cast<uint64_t>(n));
+  std::vector<double> matrix(static_cast<size_t>(n * n));
+  for (double& entry : matrix) entry = rng.Normal();
+  for (int64_t i = 0; i < n; ++i) {
+    double* const row = matrix.data() + i * n;
+    const auto product = [&](const double* other) {
+      return std::inner_product(row, row + n, other, 0.0) / static_cast<double>(n);
+    };
+    for (int64_t j = 0; j < 2 * i; ++j) {
+      const double* const other = matrix.data() + j % i * n;
+      const double share = product(other);
+      for (int64_t k = 0; k < n; ++k) row[k] -= share * other[k];
+    }
+    const double length = std::sqrt(product(row));
+    for (int64_t k = 0; k < n; ++k) row[k] /= length;
+  }
+  return matrix;
+}
+
 std::vector<double> Build(const TransformFactor& factor) {
   const int64_t n = factor.order;
   switch (factor.kind) {
@@ -49,6 +73,8 @@ std::vector<double> Build(const TransformFactor& factor) {
       return Jacobsthal(n);
     case FactorKind::kHartley:
       return Hartley(n);
+    case FactorKind::kRandom:
+      return RandomRows(n);
     default:
       const std::span<const int8_t> matrix = HadamardMatrix({n, factor.kind});
       return {matrix.begin(), matrix.end()};
@@ -66,6 +92,8 @@ bool HasFactor(const TransformFactor& factor) {
       return n % 4 == 2 && AsPrimePower(n - 1).has_value();
     case FactorKind::kJacobsthal:
       return n % 2 == 1 && AsPrimePower(n).has_value();
+    case FactorKind::kRandom:
+      return n <= kMaxRandomOrder;
     default:
       return factor.kind == FactorKind::kHartley;
   }

@@ -14,6 +14,10 @@
 // For any n from 2:
 //   hartley     cas(2 pi j k / n), cas = cos + sin; mu <= sqrt(2)
 //
+// Not flat, but as QuIP (Chee et al. 2023) has them, orders from 2 to kMaxRandomOrder:
+//   random      sqrt(n) times an orthogonal matrix, Haar distributed, one for each order: the rows
+//               of n x n normal numbers of Rng(n), each less its parts along the rows before it
+//
 // Sources: Paley, On orthogonal matrices, 1933; Belevitch, Theory of 2n-terminal networks with
 // application to conference telephony, 1950; Hartley, A more symmetrical Fourier analysis applied
 // to transmission problems, 1942.
@@ -26,6 +30,8 @@
 #include "transforms/transform_factor.h"
 
 namespace nibble {
+
+inline constexpr int64_t kMaxRandomOrder = 512;  // whose rows take half a second
 
 // Returns whether this program can construct the factor, be it a Hadamard matrix or another.
 bool HasFactor(const TransformFactor& factor);

@@ -124,6 +124,30 @@ TEST(FlatMatrix, HartleysEntriesAreShiftedCosines) {
   }
 }
 
+// Rows are orthogonal to rounding, and entries as those of a Haar matrix: their fourth moment,
+// where the second one is 1, is 3 n / (n + 2), with a standard deviation of less than 9 / n.
+TEST(FlatMatrix, RandomRowsAreOrthogonal) {
+  for (const int64_t n : {2, 3, 9, 24, 64, 127, 300}) {
+    const TransformFactor factor = {n, kRandom};
+    ASSERT_TRUE(HasFactor(factor)) << n;
+    const std::span<const double> m = FactorMatrix(factor);
+    const auto length = static_cast<double>(SquaredLength(factor));
+    double fourth = 0;
+    for (int64_t a = 0; a < n; ++a) {
+      for (int64_t b = 0; b <= a; ++b) {
+        double product = 0;
+        for (int64_t k = 0; k < n; ++k) product += m[a * n + k] * m[b * n + k];
+        ASSERT_NEAR(product / length, a == b ? 1 : 0, 1e-14 * std::sqrt(n)) << n;
+      }
+      for (int64_t k = 0; k < n; ++k) fourth += std::pow(m[a * n + k], 4);
+    }
+    const auto order = static_cast<double>(n);
+    if (n >= 24) {
+      EXPECT_NEAR(fourth / (order * order), 3 * order / (order + 2), 36 / order) << n;
+    }
+  }
+}
+
 TEST(FlatMatrix, TransposedIsTheTransposed) {
   for (const int64_t n : {7, 12, 107}) {
     const TransformFactor factor = FlatFactors(n)[0];
@@ -142,8 +166,9 @@ TEST(FlatMatrix, RefusesWhatItLacks) {
   for (const TransformFactor& factor :
        {TransformFactor{8, kConference}, TransformFactor{22, kConference},
         TransformFactor{15, kJacobsthal}, TransformFactor{8, kJacobsthal},
-        TransformFactor{1, kHartley}, TransformFactor{4097, kHartley},
-        TransformFactor{-3, kJacobsthal}, TransformFactor{12, kSylvester}}) {
+        TransformFactor{1, kRandom}, TransformFactor{513, kRandom}, TransformFactor{1, kHartley},
+        TransformFactor{4097, kHartley}, TransformFactor{-3, kJacobsthal},
+        TransformFactor{12, kSylvester}}) {
     EXPECT_FALSE(HasFactor(factor)) << factor.order;
     EXPECT_THROW(FactorMatrix(factor), Error) << factor.order;
   }
@@ -164,6 +189,9 @@ TEST(FlatMatrix, MatricesAreFrozen) {
   EXPECT_EQ(fingerprint({14, kConference}), 0x8E3440D25EFF2175u);
   EXPECT_EQ(fingerprint({26, kConference}), 0xFC105074A3E1E6F5u);
   EXPECT_EQ(fingerprint({15, kHartley}), 0x01BF9FA047B4B897u);
+  EXPECT_EQ(fingerprint({2, kRandom}), 0x30E196E6DE907387u);
+  EXPECT_EQ(fingerprint({24, kRandom}), 0xF455D4A9F07152D5u);
+  EXPECT_EQ(fingerprint({43, kRandom}), 0x0C295E268BB3EE8Eu);
 }
 
 TEST(FlatFactorsTest, HadamardFactorsWhereThereAreSome) {

@@ -16,7 +16,7 @@ namespace nibble {
 namespace {
 
 constexpr std::array<std::string_view, kFactorKinds> kKindNames = {
-    "sylvester", "paley1", "paley2", "stored", "conference", "jacobsthal", "hartley"};
+    "sylvester", "paley1", "paley2", "stored", "conference", "jacobsthal", "hartley", "random"};
 constexpr int64_t kMaxWidth = int64_t{1} << 30;
 
 // Columns processed together: enough for full vectors on every machine, while the tile of the
@@ -114,6 +114,8 @@ std::string_view NameOf(FactorKind kind) {
       return "Jacobsthal";
     case FactorKind::kHartley:
       return "Hartley";
+    case FactorKind::kRandom:
+      return "random";
     default:
       return "Hadamard";
   }
@@ -168,6 +170,18 @@ TransformSpec Inverse(TransformSpec spec) {
   for (TransformFactor& factor : spec.factors) {
     factor.transposed = factor.kind != FactorKind::kSylvester && !factor.transposed;
   }
+  return spec;
+}
+
+std::optional<TransformSpec> RandomKronecker(int64_t n) {
+  int64_t first = 1;
+  for (int64_t order = 1; order * order <= n; ++order) {
+    if (n % order == 0) first = order;
+  }
+  if (n / first > kMaxRandomOrder || n < 2) return std::nullopt;
+  TransformSpec spec;
+  if (first > 1) spec.factors.push_back({first, FactorKind::kRandom, true});
+  spec.factors.push_back({n / first, FactorKind::kRandom});
   return spec;
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +41,12 @@ TransformSpec Inverse(TransformSpec spec);
 // H over the whole width, or in blocks of the largest order that divides it and has FlatFactors; a
 // width without any is left alone.
 TransformSpec FullHadamard(int64_t n);
+
+// The Kronecker product of two random orthogonal matrices of orders as close to each other as the
+// divisors of n allow, the transform of QuIP (Chee et al. 2023, section 4.2); nothing where that
+// takes an order above kMaxRandomOrder. The first factor is transposed, so that two of one order
+// differ.
+std::optional<TransformSpec> RandomKronecker(int64_t n);
 
 // y = M x for one row of width() elements, in place, with sums in the element type.
 void ApplyTransform(const TransformSpec& spec, std::span<double> x);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
@@ -85,6 +86,7 @@ const std::vector<TransformSpec>& Specs() {
       {.factors = {{14, kConference}}, .outer = 2, .inner = 7},
       {.factors = {{7, kJacobsthal}, {12, kPaley1}, {2, kSylvester}}},
       {.factors = {{15, kHartley}}, .outer = 3},
+      *RandomKronecker(36),
       {.factors = {{7, kJacobsthal, true}, {5, kJacobsthal}}, .inner = 3},
       {.outer = 7},
   };
@@ -220,6 +222,25 @@ TEST(FullHadamardTest, WholeWidthWhereItExists) {
   }
   EXPECT_EQ(FullHadamard(11008).operations(), 172 + 6);
   EXPECT_EQ(FullHadamard(13696).operations(), 107 + 7);
+}
+
+TEST(RandomKroneckerTest, HasTheClosestOrders) {
+  using Orders = std::vector<int64_t>;
+  for (const auto& [n, orders] : std::map<int64_t, Orders>{{576, {24, 24}},
+                                                           {1536, {32, 48}},
+                                                           {11008, {86, 128}},
+                                                           {107, {107}},
+                                                           {2 * 509, {2, 509}}}) {
+    const std::optional<TransformSpec> spec = RandomKronecker(n);
+    ASSERT_TRUE(spec) << n;
+    Orders found;
+    for (const TransformFactor& factor : spec->factors) found.push_back(factor.order);
+    EXPECT_EQ(found, orders);
+    EXPECT_EQ(TransformFromJson(ToJson(*spec), "test"), *spec);
+  }
+  EXPECT_FALSE(RandomKronecker(1));
+  EXPECT_FALSE(RandomKronecker(2 * 521));
+  EXPECT_EQ(TransformText(*RandomKronecker(1536)), "random 32 x 48");
 }
 
 // A transform spreads an outlier: sqrt(width) at one place becomes values up to the flatness of the

@@ -17,8 +17,9 @@ enum class FactorKind {
   kConference,
   kJacobsthal,
   kHartley,
+  kRandom,
 };
-inline constexpr int64_t kFactorKinds = 7;
+inline constexpr int64_t kFactorKinds = 8;
 
 struct TransformFactor {
   int64_t order;
