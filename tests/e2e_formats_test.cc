@@ -83,6 +83,9 @@ INSTANTIATE_TEST_SUITE_P(
         Formats{"SparseGroups", "--rounding rtn --sparse 2:4 --w-asym --w-group 32 --a-bits 8"},
         Formats{"Lattice", "--recipe quipsharp --calib-windows 2 --context 96"},
         Formats{"Lattice3A8", "--rounding rtn --codebook e8p --w-bits 3 --a-bits 8"},
+        Formats{"HalfIntegers",
+                "--recipe quipsharp --codebook half-integer --rotation kronecker "
+                "--calib-windows 2 --context 96"},
         Formats{"Rules",
                 "--rounding rtn --rule o_proj:w-bits=16 --rule layers.1:a-bits=8 "
                 "--rule layers.2.mlp:w-bits=3,w-group=32,w-asym"},

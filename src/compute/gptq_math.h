@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "formats/format_spec.h"
 #include "tensor/tensor.h"
 
 namespace nibble {
@@ -37,9 +38,11 @@ struct GptqRounding {
   // as they are once all columns before them have been rounded. For the order 0, 1, 2, ... only;
   // several calls may run at the same time. Empty: `scales` and `zeros` are given.
   std::function<void(int64_t g, int64_t row, std::span<const double> columns)> find_grids;
-  // [rows, columns / 8], written: eight columns at a time become the codeword of LatticeCode(bits)
-  // near them; for the order 0, 1, 2, ... only. Empty: each column is rounded by itself.
+  // Written: eight columns at a time become the codeword of LatticeCode(bits) near them,
+  // [rows, columns / 8], for the order 0, 1, 2, ... only. Empty: each column is rounded by itself.
   std::span<uint32_t> codewords;
+  // Of the codewords; only BLAS and LAPACK have others than kE8p, with as many columns as they say.
+  Codebook codebook = Codebook::kE8p;
   // Rounds the other columns, last in any order, once they have taken up the errors of all codes:
   // [rows, width - columns]. Empty: there are none.
   std::function<void(std::span<double> tail)> round_tail;

@@ -17,6 +17,9 @@ std::string FormatText(const FormatSpec& spec) {
   if (spec.sparse) text += " 2:4";
   if (spec.lattice()) text += " lattice";
   if (spec.e2m1()) text += " e2m1";
+  if (spec.compared()) {
+    text += fmt::format(" {} in 16", kCodebookNames[static_cast<size_t>(spec.codebook)]);
+  }
   return text;
 }
 
@@ -58,7 +61,9 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
       .second_level = JsonFind<bool>(json, "second_level", where).value_or(false),
       .sparse = sparse.has_value(),
       .codebook = static_cast<Codebook>(book - std::begin(kCodebookNames))};
-  if (spec.bits != 16 && spec.bits != 32 && (spec.bits < 2 || spec.bits > 8)) {
+  const int only = OnlyBits(spec.codebook);
+  const bool few = spec.bits >= 2 && spec.bits <= 8;
+  if (!few && spec.bits != 16 && spec.bits != 32 && (spec.bits != only || only == 0)) {
     Fail("{}: bits {}; use 2 to 8, 16 or 32", where, spec.bits);
   }
   if (spec.group < 0) Fail("{}: group {} is negative", where, spec.group);
@@ -70,6 +75,11 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
   }
   if (spec.lattice() && (spec.bits > 4 || !spec.symmetric || spec.group != 0 || spec.sparse)) {
     Fail("{}: a lattice has 2 to 4 bits, is symmetric and has one scale a row", where);
+  }
+  if (spec.compared() && (!spec.symmetric || spec.group != 0 || spec.sparse ||
+                          (only == 0 ? spec.bits > 4 : spec.bits != only))) {
+    Fail("{}: {} has {} bits, is symmetric, not sparse, and has one scale a row", where, codebook,
+         only == 0 ? "2 to 4" : std::to_string(only));
   }
   if (spec.e2m1() && (spec.bits != 4 || !spec.symmetric || spec.second_level || spec.sparse)) {
     Fail("{}: e2m1 has 4 bits, is symmetric, not sparse, and has one level of scales", where);

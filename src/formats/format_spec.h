@@ -17,12 +17,26 @@ enum class Codebook {
   kE8p,   // 2 to 4 bits by rows: 8 weights at a time are a codeword of QuIP#'s lattices
           // (lattice_codes.h)
   kE2m1,  // 4 bits: a float (tensor/e2m1.h)
+  // By rows, for comparison alone (QuIP#'s ablation; quantize/round/weight_code.h): weights become
+  // codewords, and what these mean is stored in fp16.
+  kHalfInteger,  // 2 to 4 bits: 1/2, 3/2, .. and their negatives
+  kKmeans,       // 2 bits: 8 weights a codeword that K-means found for normal numbers
+  kE8,           // 1 bit: 8 weights one of the 256 shortest vectors of E8
 };
-inline constexpr std::string_view kCodebookNames[] = {"none", "e8p", "e2m1"};  // in that order
+inline constexpr std::string_view kCodebookNames[] = {"none",   "e8p", "e2m1", "half-integer",
+                                                      "kmeans", "e8"};  // in that order
+
+// The bits of a codebook that exists with these alone; 0: the others.
+constexpr int OnlyBits(Codebook codebook) {
+  return codebook == Codebook::kE2m1     ? 4
+         : codebook == Codebook::kKmeans ? 2
+         : codebook == Codebook::kE8     ? 1
+                                         : 0;
+}
 
 struct FormatSpec {
-  // 2..8. Not quantized: 16 = bf16 (weights: fp16 where the source has it), 32 = fp32; a CPU's
-  // products take fp32 for both.
+  // 2..8, of one codebook 1. Not quantized: 16 = bf16 (weights: fp16 where the source has it), 32 =
+  // fp32; a CPU's products take fp32 for both.
   int bits = 16;
   bool symmetric = true;  // false: an integer zero point (weights, cache) or a real offset (acts)
   int64_t group = 0;      // 0 = the whole row (weights, activations) or head (cache)
@@ -43,9 +57,14 @@ struct FormatSpec {
 
   bool quantized() const { return bits < 16; }
   // Weights whose columns are rounded and stored together, 4 or 8 of them, in their own order.
-  bool in_blocks() const { return sparse || lattice(); }
+  bool in_blocks() const { return sparse || (codewords() && codebook != Codebook::kHalfInteger); }
   bool lattice() const { return codebook == Codebook::kE8p; }
   bool e2m1() const { return codebook == Codebook::kE2m1; }
+  // Weights that become codewords, with a scale for each row.
+  bool codewords() const { return codebook != Codebook::kNone && !e2m1(); }
+  // What is stored are no codes but the numbers that they mean.
+  bool compared() const { return codewords() && !lattice(); }
+  FormatSpec as_stored() const { return compared() ? FormatSpec{.bits = 16} : *this; }
   // The bits of the integers that codes stand for.
   int code_bits() const { return lattice() ? 8 : e2m1() ? 5 : bits; }
   // Number of groups in a row of `width` elements; group must divide width.
@@ -58,7 +77,7 @@ struct FormatSpec {
   bool operator==(const FormatSpec&) const = default;
 };
 
-// "4", "4 asym g128", "4 g128 two-level", "4 2:4", "4 g32 e2m1", "16".
+// "4", "4 asym g128", "4 g128 two-level", "4 2:4", "4 g32 e2m1", "2 kmeans in 16", "16".
 std::string FormatText(const FormatSpec& spec);
 
 Json ToJson(const FormatSpec& spec);

@@ -30,6 +30,7 @@ TEST(FormatSpecTest, TextAndSizes) {
   EXPECT_EQ(FormatText({.bits = 4, .group = 64, .second_level = true}), "4 g64 two-level");
   EXPECT_EQ(FormatText({.bits = 4, .group = 32, .sparse = true}), "4 g32 2:4");
   EXPECT_EQ(FormatText({.bits = 2, .codebook = Codebook::kE8p}), "2 lattice");
+  EXPECT_EQ(FormatText({.bits = 2, .codebook = Codebook::kKmeans}), "2 kmeans in 16");
   EXPECT_EQ(OnlineText(true, FullHadamard(64), 0, true, {}), "scales, Hadamard 64, gather");
   EXPECT_EQ(OnlineText(false, FullHadamard(64), 16, true, {}), "Hadamard 64 in fp16, gather");
   EXPECT_EQ(OnlineText(false, FullHadamard(64), 32, false, {}), "Hadamard 64 in fp32");
@@ -77,6 +78,30 @@ TEST(FormatSpecTest, OnlyRowsOfFewBitsAreALattice) {
     spec.symmetric = true, spec.group = 32;
     EXPECT_FALSE(ErrorOf([&] { reads(); }).empty());
   }
+}
+
+// Codebooks for comparison: one scale a row, and bits of their own, one of which is not enough for
+// anything else. What is stored are floats.
+TEST(FormatSpecTest, ComparedCodebooksHaveTheirBits) {
+  for (const auto& [codebook, least, most] :
+       {std::tuple(Codebook::kHalfInteger, 2, 4), std::tuple(Codebook::kKmeans, 2, 2),
+        std::tuple(Codebook::kE8, 1, 1), std::tuple(Codebook::kE8p, 2, 4)}) {
+    for (const int bits : {0, 1, 2, 3, 4, 5, 8, 16, 32}) {
+      FormatSpec spec = {.bits = bits, .codebook = codebook};
+      const auto error = [&] {
+        return ErrorOf([&] { EXPECT_EQ(FormatFromJson(ToJson(spec), "f"), spec); });
+      };
+      EXPECT_EQ(error().empty(), bits >= least && bits <= most) << FormatText(spec);
+      EXPECT_EQ(spec.as_stored(), codebook == Codebook::kE8p ? spec : FormatSpec{.bits = 16});
+      spec.symmetric = false;
+      EXPECT_FALSE(error().empty());
+      spec.symmetric = true, spec.group = 32;
+      EXPECT_FALSE(error().empty());
+      spec.group = 0, spec.sparse = true;
+      EXPECT_FALSE(error().empty());
+    }
+  }
+  EXPECT_FALSE(ErrorOf([] { FormatFromJson(ToJson(FormatSpec{.bits = 1}), "f"); }).empty());
 }
 
 TEST(FormatSpecTest, OnlyFourSymmetricBitsAreFloats) {

@@ -236,16 +236,18 @@ const LatticeWords& LatticeCode::Words() {
 }
 
 LatticeCode::LatticeCode(int bits) : bits_(bits) {
-  NIBBLE_CHECK(bits >= 2 && bits <= 4, "{} bits", bits);
+  NIBBLE_CHECK(bits >= 1 && bits <= 4, "{} bits", bits);
 }
 
 // The mean squared error of normal numbers is least here, by measurement, as with the factors 2 and
 // 4 of what is left; the paper's (3.45 at 4 bits, deviation 1.03) lose 15 % more.
 float LatticeCode::deviation() const {
-  return bits_ == 2 ? 1.03f : bits_ == 3 ? 0.98f : 0.89f;
+  constexpr float kDeviations[] = {0.61f, 1.03f, 0.98f, 0.89f};
+  return kDeviations[bits_ - 1];
 }
 
 uint32_t LatticeCode::Encode(std::span<const float, kWeights> x) const {
+  if (bits_ == 1) return EncodeShort(x);
   const uint32_t first = EncodeE8p(x);
   if (bits_ == 2) return first;
   if (bits_ == 3) return first << 8 | EncodeShort(Left(x, first, 2));
@@ -260,6 +262,7 @@ uint32_t LatticeCode::Encode(std::span<const double> weights, double scale) cons
 }
 
 LatticeCode::Codeword LatticeCode::Decode(uint32_t code) const {
+  if (bits_ == 1) return ShortVectors()[code];
   if (bits_ == 2) return DecodeE8p(code);
   Codeword codeword = DecodeE8p(code >> (bits_ == 3 ? 8 : 16));
   const Codeword second = bits_ == 3 ? ShortVectors()[code & 255] : DecodeE8p(code);

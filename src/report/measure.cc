@@ -34,6 +34,8 @@ std::string ResidualText(const ModelConfig& config, const Recipe& recipe) {
   const char* matrix = recipe.rotation == Rotation::kRandom ? "a random orthogonal matrix"
                        : recipe.rotation == Rotation::kHartley
                            ? "a Hartley matrix with random signs"
+                       : recipe.rotation == Rotation::kKronecker
+                           ? "a product of two random matrices with random signs"
                            : "a Hadamard matrix with random signs";
   return fmt::format("the residual stream is turned by {}, which is folded into the weights",
                      matrix);

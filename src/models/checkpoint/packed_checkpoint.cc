@@ -93,8 +93,8 @@ class PlaneReader {
 
   PackedWeights Weights(const std::string& name, const FormatSpec& format, int64_t rows,
                         int64_t cols) {
-    PackedWeights w = {.format = format, .rows = rows, .cols = cols};
-    for (const Plane& plane : PlanesOf(format, rows, cols)) {
+    PackedWeights w = {.format = format.as_stored(), .rows = rows, .cols = cols};
+    for (const Plane& plane : PlanesOf(w.format, rows, cols)) {
       w.*plane.tensor = Get(name + std::string(plane.suffix));
     }
     return w;

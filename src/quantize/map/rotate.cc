@@ -80,9 +80,10 @@ Signs RopeSigns(Rng& rng, int64_t kv_heads, int64_t head_dim, int64_t turned) {
   return signs;
 }
 
-// Each head gets the same Hadamard transform.
-TransformSpec PerHead(int64_t heads, int64_t head_dim) {
+// Each head gets the same transform.
+TransformSpec PerHead(Rotation rotation, int64_t heads, int64_t head_dim) {
   TransformSpec spec = FullHadamard(head_dim);
+  if (rotation == Rotation::kKronecker) spec = {.factors = {{head_dim, FactorKind::kRandom}}};
   spec.outer *= heads;
   return spec;
 }
@@ -127,7 +128,7 @@ Plan SourcePlan(Plan plan) {
 Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed)
     : source_(source),
       plan_(plan),
-      rotate_(recipe.rotation != Rotation::kNone),
+      rotation_(recipe.rotation),
       keep_codes_(recipe.rounding == Rounding::kStored),
       seed_(seed) {
   if (!plan.norms_folded) return;
@@ -137,8 +138,9 @@ Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, 
   if (recipe.rotation == Rotation::kRandom) {
     residual_->dense = RandomOrthogonal(hidden, rng);
   } else {
-    residual_->hadamard =
-        recipe.rotation == Rotation::kHartley ? HartleyOf(hidden) : FullHadamard(hidden);
+    residual_->hadamard = recipe.rotation == Rotation::kHartley
+                              ? HartleyOf(hidden)
+                              : TransformOf(recipe.rotation, hidden);
     residual_->signs = rng.Signs(static_cast<size_t>(hidden));
   }
 }
@@ -146,7 +148,7 @@ Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, 
 Rotator::Rotator(const Rotator& like, const Plan& plan)
     : source_(like.source_),
       plan_(plan),
-      rotate_(like.rotate_),
+      rotation_(like.rotation_),
       keep_codes_(like.keep_codes_),
       seed_(like.seed_),
       residual_(like.residual_),
@@ -208,7 +210,7 @@ FloatLayer Rotator::Layer(int64_t index) const {
     ScaleChannels(source_.config, index, scales_[static_cast<size_t>(index)], layer);
     ScaleKeys(layer, index), CenterKeys(layer, index);
   }
-  if (rotate_) RotateLayer(layer, index);
+  if (rotation_ != Rotation::kNone) RotateLayer(layer, index);
   if (source_.store) source_.store->DropPages();
   return layer;
 }
@@ -326,12 +328,12 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
     }
     map_outputs(Role::kV, [&, heads = kv_heads, dim = head_dim](Matrix<double>& w) {
       ScaleRows(w, v_signs);
-      ApplyTransformToColumns(PerHead(heads, dim), w);
+      ApplyTransformToColumns(PerHead(rotation_, heads, dim), w);
     });
   }
   // Inverse of an orthogonal map on the input side: W M^-1 = W M^T, the same routine as x -> M x.
   ScaleColumns(layer[Role::kO], RepeatForHeads(v_signs, kv_heads, heads));
-  ApplyTransformToRows(PerHead(heads, head_dim), layer[Role::kO]);
+  ApplyTransformToRows(PerHead(rotation_, heads, head_dim), layer[Role::kO]);
   ApplyTransformToRows(plan_.at(index, Role::kO).input_transform, layer[Role::kO]);
   for (Role down : c.layer_roles(index)) {
     if (KindOf(down) != Role::kDown) continue;

@@ -9,7 +9,8 @@
 //   q, k         rows times S_k, equal on both halves of a RoPE pair; H online
 //   any linear   with an output transform T in its plan W <- T^-1 W, T online
 //
-// R is a Hadamard matrix with random signs, or a random orthogonal one; the S are random signs,
+// R is a Hadamard matrix with random signs, or a random orthogonal one; H is a random one, too,
+// with Rotation::kKronecker, but for q and k. The S are random signs,
 // which folding makes free. Experts have signs of their own; a router is behind the norm.
 //
 // Where norms with weights stand behind o and down (ModelConfig::rotates_residual), R is the
@@ -100,7 +101,8 @@ class Rotator {
 
   const Network& source_;
   const Plan& plan_;
-  bool rotate_, keep_codes_;
+  Rotation rotation_;
+  bool keep_codes_;
   uint64_t seed_;
   std::optional<ResidualRotation> residual_;
   std::vector<ChannelScales> scales_;  // of all layers, or empty

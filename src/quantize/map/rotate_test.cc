@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
                                 {"residual_multiplier", 0.3},
                                 {"embedding_multiplier", 5.0},
                                 {"logits_scaling", 3.0}}}),
-                     testing::Values(Rotation::kHadamard, Rotation::kRandom, Rotation::kHartley)));
+                     testing::Values(Rotation::kHadamard, Rotation::kRandom, Rotation::kHartley,
+                                     Rotation::kKronecker)));
 
 // Products of the final norm's outputs of each token with those of each other one.
 std::vector<double> ProductsOfStates(const std::string& directory,
@@ -194,8 +195,8 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
     options.recipe.k = options.recipe.v = {.bits = 32};
     const std::vector<float> expected = logits(options.model);
     const std::vector<double> products = ProductsOfStates(options.model, ids);
-    for (const Rotation rotation :
-         {Rotation::kHadamard, Rotation::kNone, Rotation::kRandom, Rotation::kHartley}) {
+    for (const Rotation rotation : {Rotation::kHadamard, Rotation::kNone, Rotation::kRandom,
+                                    Rotation::kHartley, Rotation::kKronecker}) {
       options.recipe.rotation = rotation;
       Quantize(options);
       const bool tied = rotation == Rotation::kHadamard || rotation == Rotation::kNone ||

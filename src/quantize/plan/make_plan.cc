@@ -14,9 +14,12 @@ namespace {
 
 // Online part of the attention output's rotation: across heads, whose own Hadamards are folded into
 // V and O.
-TransformSpec AcrossHeads(const HeadShape& shape) {
+TransformSpec AcrossHeads(Rotation rotation, const HeadShape& shape) {
   TransformSpec spec;
   spec.factors = FlatFactors(shape.heads);
+  if (rotation == Rotation::kKronecker && shape.heads > 1) {
+    spec.factors = {{shape.heads, FactorKind::kRandom, true}};  // of heads: rotate.cc, PerHead
+  }
   if (!spec.factors.empty()) spec.inner = shape.head_dim;
   return spec;
 }
@@ -42,13 +45,13 @@ LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, int64_t 
                        .transform_bits = recipe.transform_bits};
   if (!linear.weights.quantized()) linear.weights.sparse = false;
   if (recipe.transforms_online() && role == Role::kO) {
-    linear.input_transform = AcrossHeads(config.head_shape(layer));
+    linear.input_transform = AcrossHeads(recipe.rotation, config.head_shape(layer));
   }
   if (recipe.transforms_online() && KindOf(role) == Role::kDown) {
-    linear.input_transform = FullHadamard(inputs);
+    linear.input_transform = TransformOf(recipe.rotation, inputs);
   }
   if (recipe.transforms_online() && !TurnsResidual(config, recipe) && ReadsNorm(role)) {
-    linear.input_transform = FullHadamard(config.hidden_size);
+    linear.input_transform = TransformOf(recipe.rotation, config.hidden_size);
   }
   if (linear.weights.quantized() && TransformsOutputs(config, recipe, role)) {
     linear.output_transform = FullHadamard(config.outputs(layer, role));
@@ -238,6 +241,11 @@ void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
     if (linear.weights.e2m1() && recipe.rounding == Rounding::kGptq) {
       FailUsage("{}: GPTQ rounds to codes in equal steps, which e2m1 is not; use --rounding rtn",
                 name);
+    }
+    if (linear.weights.compared() && linear.tail.columns > 0) {
+      FailUsage(
+          "{}: weights of {} are stored as floats, beside which there is no tail; use --tail 0",
+          name, FormatText(linear.weights));
     }
     const bool of_layer = name.starts_with("layers.");
     if (recipe.block_epochs > 0 && of_layer) CheckLearnedClips(name, linear.weights);

@@ -17,7 +17,8 @@ constexpr const Recipe* kRecipes[] = {
 }  // namespace
 
 std::string_view RotationName(Rotation rotation) {
-  constexpr std::string_view kNames[] = {"none", "inputs", "hadamard", "random", "hartley"};
+  constexpr std::string_view kNames[] = {"none",   "inputs",  "hadamard",
+                                         "random", "hartley", "kronecker"};
   return kNames[static_cast<size_t>(rotation)];
 }
 
@@ -72,6 +73,13 @@ bool TurnsResidual(const ModelConfig& config, const Recipe& recipe) {
   return recipe.rotation > Rotation::kInputs && config.rotates_residual();
 }
 
+TransformSpec TransformOf(Rotation rotation, int64_t width) {
+  if (rotation != Rotation::kKronecker) return FullHadamard(width);
+  if (const auto product = RandomKronecker(width)) return *product;
+  FailUsage("--rotation kronecker: {} is no product of two numbers of at most {}", width,
+            kMaxRandomOrder);
+}
+
 bool Asks(const Recipe& recipe, std::string_view field) {
   return std::ranges::any_of(recipe.asked, [&](const FieldValue& value) {
     return value.field->name == field && value.value != 0;
@@ -110,6 +118,7 @@ Recipe PlainRecipe(Recipe recipe) {
 std::string_view WhyScaleTuningIsSkipped(const Recipe& recipe) {
   if (recipe.rotation == Rotation::kNone) return "nothing is rotated; use --rotation";
   if (recipe.rounding != Rounding::kGptq) return "weights are rounded to nearest";
+  if (recipe.weights.compared()) return "weights of this codebook are stored without scales";
   return recipe.arranges_channels() ? "channels are ordered or scaled" : "";
 }
 

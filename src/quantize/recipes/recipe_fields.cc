@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/recipes/recipe_fields.h"
 
+#include <algorithm>
 #include <array>
 
 namespace nibble {
@@ -86,7 +87,8 @@ Reason NeedsGradients(const Recipe& r) {
 }
 Reason NeedsOwnCodes(const Recipe& r) {
   const Reason reason = NeedsGptq(r);
-  return reason.empty() && r.weights.lattice() ? "weights are codes of a lattice" : reason;
+  if (!reason.empty() || !r.weights.codewords()) return reason;
+  return r.weights.lattice() ? "weights are codes of a lattice" : "weights become codewords";
 }
 Reason NeedsRotation(const Recipe& r) {
   return r.rotation == Rotation::kNone ? "nothing is rotated; use --rotation" : "";
@@ -144,7 +146,8 @@ void SetGroup(Recipe& r, double value) {
 void SetWeightBits(Recipe& r, double value) {
   r.weights.bits = static_cast<int>(value);
   r.weights.second_level &= r.weights.bits <= 4;
-  const bool kept = r.weights.e2m1() ? r.weights.bits == 4 : r.weights.bits <= 4;
+  const int only = OnlyBits(r.weights.codebook);
+  const bool kept = only == 0 ? r.weights.bits <= 4 : r.weights.bits == only;
   if (!kept) r.weights.codebook = Codebook::kNone;
 }
 
@@ -153,13 +156,34 @@ void SetCodebook(Recipe& r, double value) {
   if (r.weights.codebook == Codebook::kNone) return;
   r.weights.symmetric = true;
   r.weights.second_level = false;
-  if (r.weights.lattice()) r.weights.group = 0;
-  if (r.weights.e2m1()) r.weights.bits = 4, r.weights.clip = 1;
+  if (r.weights.codewords()) r.weights.group = 0;
+  if (r.weights.e2m1()) r.weights.clip = 1;
+  if (const int only = OnlyBits(r.weights.codebook); only > 0) r.weights.bits = only;
+}
+
+// A codebook with bits of its own takes no others that were asked for.
+Reason NeedsFreeBits(const Recipe& r) {
+  const int only = OnlyBits(r.weights.codebook);
+  const bool others = std::ranges::any_of(r.asked, [&](const FieldValue& asked) {
+    return asked.field->name == "w-bits" && asked.value != only;
+  });
+  return only > 0 && others ? "this codebook has bits of its own" : "";
+}
+
+// Codewords are symmetric and have a scale for each row; to ask for just that is no error.
+Reason NeedsAsymmetry(const Recipe& r) {
+  if (r.weights.codewords() && Asks(r, "w-asym")) return "codewords are symmetric";
+  return NeedsWeights(r);
+}
+Reason NeedsGroups(const Recipe& r) {
+  if (r.weights.codewords() && Asks(r, "w-group")) return "codewords have one scale a row";
+  return NeedsWeights(r);
 }
 
 Reason NeedsGrid(const Recipe& r) {
   if (r.weights.e2m1()) return "floats of 4 bits have the range of their weights";
-  return r.weights.lattice() ? "codewords of a lattice have no grid" : NeedsWeights(r);
+  if (r.weights.lattice()) return "codewords of a lattice have no grid";
+  return r.weights.codewords() ? "codewords have no grid" : NeedsWeights(r);
 }
 
 Reason NeedsSearchedClips(const Recipe& r) {
@@ -233,17 +257,18 @@ const FieldDomain kBits = Whole(2, 8, {16}), kStoredBits = Whole(2, 8, {16, 32})
 
 std::vector<RecipeField> LinearFields() {
   return {
-      {"w-bits", kStoredBits, "Bits of weights; 16: bf16 or fp16, 32: fp32", SetWeightBits, Always},
+      {"w-bits", kStoredBits, "Bits of weights; 16: bf16 or fp16, 32: fp32", SetWeightBits,
+       NeedsFreeBits},
       {"a-bits", kBits, "Bits of activations", SetBits<kActs>, NeedsInput},
       {"group", kGroup,
        "Inputs that share a scale, weights and activations; 0 = row. Where it does not divide the "
        "inputs: the largest multiple of 32 below that does, or the row",
        SetGroup, NeedsEither},
-      {"w-group", kGroup, "Group of weights", SetWeightGroup, NeedsWeights},
+      {"w-group", kGroup, "Group of weights", SetWeightGroup, NeedsGroups},
       {"two-level", Switch("one-level"), "Scales of weight groups are integers times the row's",
        SetTwoLevel, NeedsWeightGroups},
       {"a-group", kGroup, "Group of activations", SetFormats<&FormatSpec::group, kActs>, NeedsActs},
-      {"w-asym", Switch("w-sym"), "Asymmetric weights", SetAsymmetric<kWeights>, NeedsWeights},
+      {"w-asym", Switch("w-sym"), "Asymmetric weights", SetAsymmetric<kWeights>, NeedsAsymmetry},
       {"a-asym", Switch("a-sym"), "Asymmetric activations", SetActsAsymmetric, NeedsActs},
       {"a-signed", Switch("a-unsigned"),
        "Activation scales with the sign that uses the lowest code",
@@ -259,7 +284,8 @@ std::vector<RecipeField> LinearFields() {
        SetFormats<&FormatSpec::sparse, kWeights>, NeedsWeights},
       {"codebook", Names({std::begin(kCodebookNames), std::end(kCodebookNames)}),
        "Weights that are no integers: of 2 to 4 bits, eight a codeword of a lattice (e8p, QuIP#); "
-       "of 4 bits, floats as in MXFP4 (e2m1, only to nearest)",
+       "of 4 bits, floats as in MXFP4 (e2m1, only to nearest). To compare with e8p, what is stored "
+       "being 16-bit floats: half-integer (2 to 4 bits), kmeans (2), e8 (1)",
        SetCodebook, NeedsFewBits},
       {"hadamard-bits", Names({"auto", "16", "32"}),
        "Precision of a linear's online transform: fp32, fp16 (rows are rounded to it in front and "
@@ -295,8 +321,10 @@ std::vector<RecipeField> OtherFormatFields() {
 
 std::vector<RecipeField> MethodFields() {
   return {
-      {"rotation", Names({"none", "inputs", "hadamard", "random", "hartley"}),
-       "Of the residual stream, or of each input behind a norm, online; none drops all transforms",
+      {"rotation", Names({"none", "inputs", "hadamard", "random", "hartley", "kronecker"}),
+       "Of the residual stream, or of each input behind a norm, online; none drops all transforms. "
+       "kronecker: products of two random matrices as in QuIP, also for heads and the inputs of o "
+       "and down, where others have Hadamard matrices",
        Set<&Recipe::rotation>, Always, Get<&Recipe::rotation>},
       {"online", Switch("no-online"),
        "With a rotation: the transforms at run time too, of heads and of down's input",

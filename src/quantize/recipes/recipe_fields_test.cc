@@ -139,6 +139,11 @@ TEST_F(IdleFields, AreErrors) {
            {kRtnRecipe, "order=largest", "--order largest", "neither"},
            {kQuipsharpRecipe, "foem=0.1", "--foem 0.1", "lattice"},
            {kQuipsharpRecipe, "output-clips", "--output-clips", "lattice"},
+           {kQuipsharpRecipe, "w-bits=3,codebook=kmeans", "--w-bits 3", "bits of its own"},
+           {kQuipsharpRecipe, "w-bits=2,codebook=e8", "--w-bits 2", "bits of its own"},
+           {kQuipsharpRecipe, "codebook=half-integer,learned-scales", "--learned-scales", "scales"},
+           {kQuipsharpRecipe, "codebook=kmeans,w-clip=0.9", "--w-clip 0.9", "no grid"},
+           {kQuipsharpRecipe, "codebook=e8,foem=0.1", "--foem 0.1", "codewords"},
            {kStoredRecipe, "output-clips", "--output-clips", "stay"},
            {kRtnRecipe, "learned-channels", "--learned-channels", "--block-epochs"},
            {kRtnRecipe, "w-bits=16,scale-steps=20", "--scale-steps 20", "no weights"},
@@ -158,6 +163,20 @@ TEST_F(IdleFields, ARuleMayGiveThemWork) {
   EXPECT_EQ(Refusal(kGptqRecipe, "", {"down_proj:a-clip=0.9", "layers.1.*down:a-bits=8"}), "");
   // A table is rounded to nearest, whatever the layers are.
   EXPECT_NE(Refusal(kQuarotRecipe, "w-bits=16,head-bits=8,damp=0.02"), "");
+}
+
+// What a codebook of the comparison cannot be together with.
+TEST_F(IdleFields, CodebooksTakeTheirOwnBitsAndOrder) {
+  EXPECT_EQ(Refusal(kQuipsharpRecipe, "w-bits=2,codebook=kmeans"), "");
+  EXPECT_EQ(Refusal(kQuipsharpRecipe, "w-bits=4,codebook=half-integer"), "");
+  EXPECT_EQ(Refusal(kQuipsharpRecipe, "codebook=half-integer,act-order"), "");
+  EXPECT_THAT(Refusal(kQuipsharpRecipe, "codebook=e8,act-order"), HasSubstr("--no-act-order"));
+  EXPECT_THAT(Refusal(kQuipsharpRecipe, "codebook=kmeans,w-asym"), HasSubstr("symmetric"));
+  EXPECT_THAT(Refusal(kQuipsharpRecipe, "codebook=e8,w-group=64"), HasSubstr("a row"));
+  EXPECT_EQ(Refusal(kQuipsharpRecipe, "codebook=e8,w-sym,w-group=0"), "");
+  EXPECT_THAT(Refusal(kQuikRecipe, "codebook=e8"), HasSubstr("--tail 0"));
+  const Plan plan = MakePlan(config_, ChangedRecipe(kQuipsharpRecipe, ParseFields("codebook=e8")));
+  EXPECT_EQ(FormatText(plan.at(0, Role::kQ).weights), "1 e8 in 16");
 }
 
 TEST_F(IdleFields, WhatIsOffAnywayMayBeTurnedOff) {

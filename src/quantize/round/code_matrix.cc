@@ -5,7 +5,7 @@
 
 #include "base/half.h"
 #include "base/thread_pool.h"
-#include "formats/lattice_codes.h"
+#include "quantize/round/weight_code.h"
 #include "tensor/e2m1.h"
 
 namespace nibble {
@@ -30,7 +30,8 @@ CodeMatrix::CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& 
       group_(format.group == 0 ? cols : format.group),
       groups_(format.groups(cols)),
       codes_(w.rows, cols),
-      codewords_(format.lattice() ? w.rows : 0, cols / LatticeCode::kWeights),
+      codewords_(format.codewords() ? w.rows : 0,
+                 format.codewords() ? cols / WeightCode(format).weights() : 0),
       grids_(static_cast<size_t>(w.rows * groups_)) {
   if (!format.second_level) return;
   row_scales_.resize(static_cast<size_t>(w.rows));
@@ -72,7 +73,26 @@ void CodeMatrix::KeepTwo(int64_t n, int64_t k, std::vector<int8_t>& codes,
   }
 }
 
+PackedWeights CodeMatrix::PackFloats() const {
+  const WeightCode code(format_);
+  std::vector<uint16_t> values(codes_.data.size());
+  FillRows([&](int64_t n) {
+    uint16_t* value = values.data() + n * cols();
+    for (const uint32_t word : codewords_.row(n)) {
+      const WeightCode::Codeword codeword = code.Decode(word);
+      for (size_t i = 0; i < static_cast<size_t>(code.weights()); ++i) {
+        *value++ = F16FromF32(Grid(n, 0).scale * codeword[i]);
+      }
+    }
+  });
+  return {.format = format_.as_stored(),
+          .rows = codes_.rows,
+          .cols = cols(),
+          .values = Tensor::Of(DType::kF16, {codes_.rows, cols()}, std::move(values))};
+}
+
 PackedWeights CodeMatrix::Pack() const {
+  if (format_.compared()) return PackFloats();
   PackedWeights w = {.format = format_, .rows = codes_.rows, .cols = codes_.cols};
   const int64_t stored = format_.stored(w.cols), row_bytes = PackedBytes(stored, format_.bits);
   const int64_t place_bytes = sparse() ? PackedBytes(stored, 2) : 0;

@@ -43,21 +43,23 @@ class CodeMatrix {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).zero);
   }
 
-  std::span<int8_t> codes() { return codes_.data; }            // [N, K]
-  std::span<uint32_t> codewords() { return codewords_.data; }  // [N, K / 8] of a lattice, or empty
+  std::span<int8_t> codes() { return codes_.data; }  // [N, K]
+  // [N, K / weights of one] of a codebook that has some, or empty.
+  std::span<uint32_t> codewords() { return codewords_.data; }
 
   // fill(n) for every row, in parallel.
   void FillRows(const std::function<void(int64_t)>& fill) const;
   PackedWeights Pack() const;
 
  private:
+  PackedWeights PackFloats() const;  // what the codewords mean, in fp16
   // Appends which two of four columns are stored, and their codes: those that are not 0 are.
   void KeepTwo(int64_t n, int64_t k, std::vector<int8_t>& codes, std::vector<int8_t>& places) const;
 
   FormatSpec format_;
   int64_t group_, groups_;
-  Matrix<int8_t> codes_;           // [N, K]
-  Matrix<uint32_t> codewords_;     // [N, K / 8], of a lattice only
+  Matrix<int8_t> codes_;  // [N, K]
+  Matrix<uint32_t> codewords_;
   std::vector<WeightGrid> grids_;  // [N, groups]
   std::vector<float> row_scales_;  // [N], of a second level only
 };

@@ -127,7 +127,8 @@ void MatrixRounding::Round(GptqMath& math, std::span<const int64_t> unseen, int6
                            .zeros = Part(std::span(zeros_), first, count),
                            .sweeps = sweeps_,
                            .codes = Part(codes_.codes(), first, count),
-                           .codewords = Part(codes_.codewords(), first, count)};
+                           .codewords = Part(codes_.codewords(), first, count),
+                           .codebook = format_.codebook};
   if (!fixed_grids_) {
     rounding.find_grids = [&](int64_t g, int64_t row, std::span<const double> columns) {
       FindGrids(g, first + row, columns);
@@ -153,7 +154,7 @@ Gptq::Gptq(Backend& backend, int64_t width, const GptqOptions& options, int64_t 
     : options_(options) {
   for (int64_t g = 0; g < groups; ++g) {
     std::unique_ptr<GptqMath> math;
-    if (!options.lattice || options.sweeps == 0) math = backend.services().MakeGptq(width);
+    if (!options.host) math = backend.services().MakeGptq(width);
     if (!math) math = std::make_unique<HostGptq>(backend, width);
     groups_.push_back({std::move(math)});
   }

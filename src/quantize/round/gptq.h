@@ -20,8 +20,14 @@ struct GptqOptions {
   double foem = 0;         // GptqRounding::pull
   int sweeps = 0;
   int64_t tail = 0;  // the last columns, which take up errors and are rounded to nearest at the end
-  bool lattice = false;  // some weights become codewords, whose sweeps need BLAS and LAPACK
+  bool host = false;  // some weights become codewords that need BLAS and LAPACK (NeedsHost)
 };
+
+// Returns whether no machine but the host rounds to the format: sweeps over codewords, and
+// codebooks for comparison.
+inline bool NeedsHost(const FormatSpec& format, int sweeps) {
+  return format.compared() || (format.lattice() && sweeps > 0);
+}
 
 class Gptq {
  public:

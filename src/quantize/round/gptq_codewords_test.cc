@@ -7,6 +7,7 @@
 
 #include "formats/lattice_codes.h"
 #include "quantize/round/gptq_testing.h"
+#include "quantize/round/weight_code.h"
 
 namespace nibble {
 namespace {
@@ -14,47 +15,53 @@ namespace {
 // Block LDLQ (Tseng et al. 2024, section 4.1) from what it means: eight weights are rounded once
 // they and all behind them have made up for the errors in front as well as they can, which is a
 // least-squares problem for every block.
-TEST(Lattice, IsBlockLdlq) {
-  constexpr int64_t kWidth = 64, kBlock = LatticeCode::kWeights, kBlocks = kWidth / kBlock;
+// With one weight a codeword the blocks are columns, and what is left is LDLQ.
+class BlockLdlq : public testing::TestWithParam<Codebook> {};
+TEST_P(BlockLdlq, RoundsWhatMakesUpForTheErrorsInFront) {
+  constexpr int64_t kWidth = 64;
   const Matrix<double> w = RandomMatrix(5, kWidth, 23);
   const Matrix<float> x = CorrelatedInputs(kWidth, 700, 24);
-  const FormatSpec format = {.bits = 2, .codebook = Codebook::kE8p};
+  const FormatSpec format = {.bits = GetParam() == Codebook::kE8 ? 1 : 2, .codebook = GetParam()};
+  const WeightCode code(format);
+  const int64_t block = code.weights(), blocks = kWidth / block;
   const Rounded rounded = RoundGptq(w, x, format, {.damp = 0.01});
-  const Matrix<float> decoded = Decode(rounded.weights);
+  const Matrix<float> decoded = Decode(rounded.weights);  // of some codebooks in fp16
   Matrix<double> h = HessianOf(x);
   double mean = 0;
   for (int64_t i = 0; i < kWidth; ++i) mean += At(h, i, i) / kWidth;
   for (int64_t i = 0; i < kWidth; ++i) At(h, i, i) += 0.01 * mean;
   // The change is E_f H_fr (H_rr)^-1, E = W - Q of the columns f in front, r being all others.
-  const LatticeCode lattice(2);
   for (int64_t n = 0; n < w.rows; ++n) {
-    const double scale = ToF32(rounded.weights.scales).data[static_cast<size_t>(n)];
-    for (int64_t b = 0; b < kBlocks; ++b) {
-      const int64_t first = b * kBlock, rest = kWidth - first;
+    const double scale = FindGrid(w.row(n), format).scale;
+    std::vector<double> units;
+    for (const float value : decoded.row(n)) units.push_back(std::nearbyint(value / scale));
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t first = b * block, rest = kWidth - first;
       // Solve H_rr z = H_rf E_f^T by elimination.
       Matrix<double> a(rest, rest + 1);
       for (int64_t i = 0; i < rest; ++i) {
         for (int64_t j = 0; j < rest; ++j) At(a, i, j) = At(h, first + i, first + j);
         for (int64_t j = 0; j < first; ++j) {
           const auto k = static_cast<size_t>(j);
-          At(a, i, rest) += At(h, first + i, j) * (w.row(n)[k] - decoded.row(n)[k]);
+          At(a, i, rest) += At(h, first + i, j) * (w.row(n)[k] - scale * units[k]);
         }
       }
       Eliminate(a);
-      std::array<float, kBlock> target;
-      for (int64_t i = 0; i < kBlock; ++i) {
-        const double moved = w.row(n)[static_cast<size_t>(first + i)] + At(a, i, rest);
-        target[static_cast<size_t>(i)] = static_cast<float>(moved / scale * lattice.unit());
+      std::vector<double> target;
+      for (int64_t i = 0; i < block; ++i) {
+        target.push_back(w.row(n)[static_cast<size_t>(first + i)] + At(a, i, rest));
       }
-      const LatticeCode::Codeword codeword = lattice.Decode(lattice.Encode(target));
-      for (int64_t i = 0; i < kBlock; ++i) {
-        EXPECT_NEAR(decoded.row(n)[static_cast<size_t>(first + i)],
-                    scale * codeword[static_cast<size_t>(i)], 1e-6 * scale)
+      const WeightCode::Codeword codeword = code.Decode(code.Encode(target, scale));
+      for (int64_t i = 0; i < block; ++i) {
+        EXPECT_EQ(units[static_cast<size_t>(first + i)], codeword[static_cast<size_t>(i)])
             << n << ", " << b << ", " << i;
       }
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Codebooks, BlockLdlq,
+                         testing::Values(Codebook::kE8p, Codebook::kHalfInteger, Codebook::kKmeans,
+                                         Codebook::kE8));
 
 // Each codeword is the best one near where its weights would be best beside all others.
 TEST(Lattice, SweepsEndWhereNoCodewordMoves) {

@@ -13,15 +13,14 @@
 
 #include "base/target_clones.h"
 #include "base/thread_pool.h"
-#include "formats/lattice_codes.h"
 #include "quantize/round/code_matrix.h"
+#include "quantize/round/weight_code.h"
 
 namespace nibble {
 namespace {
 
 constexpr int64_t kRows = 64;          // of one task
 constexpr int64_t kLazyColumns = 128;  // columns between two products with all the others
-constexpr int64_t kCodeword = LatticeCode::kWeights;
 
 using Order = std::vector<int64_t>;
 
@@ -106,10 +105,20 @@ struct Weight {
   int8_t& code;
 };
 
-// Makes eight weights from column k on the lattice's codeword `code`.
+WeightCode CodeOf(const GptqRounding& r) {
+  return WeightCode(r.codebook, r.bits);
+}
+
+// The number of columns that get their codes at once.
+int64_t ColumnsOfCode(const GptqRounding& r) {
+  return r.codewords.empty() ? 1 : CodeOf(r).weights();
+}
+
+// Makes the weights from column k on the codeword `code`.
 void SetCodeword(const GptqRounding& r, int64_t n, int64_t k, uint32_t code) {
-  r.codewords[static_cast<size_t>((n * r.columns + k) / kCodeword)] = code;
-  std::ranges::copy(LatticeCode(r.bits).Decode(code), r.codes.begin() + n * r.columns + k);
+  const int64_t count = ColumnsOfCode(r), first = n * r.columns + k;
+  r.codewords[static_cast<size_t>(first / count)] = code;
+  std::copy_n(CodeOf(r).Decode(code).begin(), count, r.codes.begin() + first);
 }
 
 // A block of columns of one row, from `begin` on, while it is swept: `gradients` are those of tr(E
@@ -135,18 +144,21 @@ void MoveWeight(const SweptRow& row, int64_t i) {
   if (const double moved = weight.value() - value; moved != 0) row.Move(i, moved);
 }
 
-// Weights i to i + 7 go to the codeword that is nearest to the best values, unless that is worse.
+// The weights of a codeword from i on go to the one that is nearest to the best values, unless that
+// is worse.
 void MoveCodeword(const SweptRow& row, int64_t i, const Matrix<double>& inverse) {
-  std::array<double, kCodeword> best, moved;
-  for (int64_t j = 0; j < kCodeword; ++j) {
+  std::array<double, WeightCode::kMaxWeights> best, moved;
+  const int64_t count = inverse.rows;
+  for (int64_t j = 0; j < count; ++j) {
     double& value = best[static_cast<size_t>(j)] = row.weight(i + j).value();
-    for (int64_t k = 0; k < kCodeword; ++k) value -= row.gradients[i + k] * At(inverse, k, j);
+    for (int64_t k = 0; k < count; ++k) value -= row.gradients[i + k] * At(inverse, k, j);
   }
-  const LatticeCode lattice(row.rounding.bits);
-  const uint32_t code = lattice.Encode(best, row.weight(i).scale);
-  const LatticeCode::Codeword codeword = lattice.Decode(code);
+  const WeightCode codebook = CodeOf(row.rounding);
+  const uint32_t code =
+      codebook.Encode(std::span(best).first(static_cast<size_t>(count)), row.weight(i).scale);
+  const WeightCode::Codeword codeword = codebook.Decode(code);
   double change = 0;
-  for (int64_t j = 0; j < kCodeword; ++j) {
+  for (int64_t j = 0; j < count; ++j) {
     const auto at = static_cast<size_t>(j);
     const Weight weight = row.weight(i + j);
     moved[at] = weight.scale * (codeword[at] - weight.code);
@@ -158,24 +170,23 @@ void MoveCodeword(const SweptRow& row, int64_t i, const Matrix<double>& inverse)
   }
   if (change >= 0) return;
   SetCodeword(row.rounding, row.n, row.begin + i, code);
-  for (int64_t j = 0; j < kCodeword; ++j) row.Move(i + j, moved[static_cast<size_t>(j)]);
+  for (int64_t j = 0; j < count; ++j) row.Move(i + j, moved[static_cast<size_t>(j)]);
 }
 
-// The parts on the diagonal of a block of H that belong to codewords, inverted.
-std::vector<Matrix<double>> CodewordInverses(const Matrix<double>& block) {
-  constexpr auto kSize = static_cast<int>(kCodeword);
+// The parts on the diagonal of a block of H that belong to codewords of `count` columns, inverted.
+std::vector<Matrix<double>> CodewordInverses(const Matrix<double>& block, int64_t count) {
+  const auto size = static_cast<int>(count);
   std::vector<Matrix<double>> inverses;
-  for (int64_t first = 0; first < block.rows; first += kCodeword) {
-    Matrix<double>& inverse = inverses.emplace_back(kCodeword, kCodeword);
-    for (int64_t i = 0; i < kCodeword; ++i) {
-      std::copy_n(&block.row(first + i)[static_cast<size_t>(first)], kCodeword,
-                  inverse.row(i).begin());
+  for (int64_t first = 0; first < block.rows; first += count) {
+    Matrix<double>& inverse = inverses.emplace_back(count, count);
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(&block.row(first + i)[static_cast<size_t>(first)], count, inverse.row(i).begin());
     }
     const bool positive =
-        LAPACKE_dpotrf(LAPACK_COL_MAJOR, 'L', kSize, inverse.data.data(), kSize) == 0 &&
-        LAPACKE_dpotri(LAPACK_COL_MAJOR, 'L', kSize, inverse.data.data(), kSize) == 0;
+        LAPACKE_dpotrf(LAPACK_COL_MAJOR, 'L', size, inverse.data.data(), size) == 0 &&
+        LAPACKE_dpotri(LAPACK_COL_MAJOR, 'L', size, inverse.data.data(), size) == 0;
     NIBBLE_CHECK(positive, "a part of a matrix that is positive definite");
-    for (int64_t i = 0; i < kCodeword; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       for (int64_t j = 0; j < i; ++j) At(inverse, i, j) = At(inverse, j, i);
     }
   }
@@ -310,11 +321,12 @@ double HostGptq::RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_
   }
   Weight weight(r, n, order_[at]);
   if (!r.codewords.empty()) {
-    // Eight columns get their codes at once, so the error of the first moves to others whose codes
-    // are chosen already: in the end the error of the block goes to the columns behind it (block
-    // LDLQ, Tseng et al. 2024).
-    if (i % kCodeword == 0) {
-      SetCodeword(r, n, i, LatticeCode(r.bits).Encode(w.subspan(at, kCodeword), weight.scale));
+    // Where eight columns get their codes at once, the error of the first moves to others whose
+    // codes are chosen already: in the end the error of the block goes to the columns behind it
+    // (block LDLQ, Tseng et al. 2024).
+    if (const int64_t count = ColumnsOfCode(r); i % count == 0) {
+      const auto values = w.subspan(at, static_cast<size_t>(count));
+      SetCodeword(r, n, order_[at], CodeOf(r).Encode(values, weight.scale));
     }
   } else {
     (kept >> i % 4 & 1) != 0 ? weight.Set(value) : weight.Prune();
@@ -382,14 +394,16 @@ void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& error
     add(0, begin, hessian_.row(begin).data(), k, true);
     add(begin, count, block.data.data(), count, false);
     if (end < k) add(end, k - end, hessian_.row(end).data() + begin, k, false);
-    const std::vector<Matrix<double>> inverses =
-        r.codewords.empty() ? std::vector<Matrix<double>>() : CodewordInverses(block);
+    const std::vector<Matrix<double>> inverses = r.codewords.empty()
+                                                     ? std::vector<Matrix<double>>()
+                                                     : CodewordInverses(block, ColumnsOfCode(r));
     for (int64_t n = 0; n < rows; ++n) {
       double *gradient = gradients.row(n).data(), *error = &At(errors, n, begin);
-      for (int64_t i = 0; i < count; i += r.codewords.empty() ? 1 : kCodeword) {
+      for (int64_t i = 0; i < count; i += ColumnsOfCode(r)) {
         const SweptRow row = {r, first + n, begin, block, gradient, error};
-        r.codewords.empty() ? MoveWeight(row, i)
-                            : MoveCodeword(row, i, inverses[static_cast<size_t>(i / kCodeword)]);
+        r.codewords.empty()
+            ? MoveWeight(row, i)
+            : MoveCodeword(row, i, inverses[static_cast<size_t>(i / ColumnsOfCode(r))]);
       }
     }
     at += count;

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "base/half.h"
-#include "formats/lattice_codes.h"
 #include "quantize/round/code_matrix.h"
 #include "quantize/round/round.h"
+#include "quantize/round/weight_code.h"
 
 namespace nibble {
 namespace {
@@ -29,12 +29,12 @@ PackedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
   codes.FindGrids(w);
   codes.FillRows([&](int64_t n) {
     const double* row = w.row(n).data();
-    if (format.lattice()) {
-      constexpr int64_t kBlock = LatticeCode::kWeights;
-      const LatticeCode lattice(format.bits);
-      for (int64_t k = 0; k < w.cols; k += kBlock) {
-        codes.codewords()[static_cast<size_t>((n * w.cols + k) / kBlock)] =
-            lattice.Encode({row + k, static_cast<size_t>(kBlock)}, codes.Grid(n, k).scale);
+    if (format.codewords()) {
+      const WeightCode code(format);
+      const int64_t block = code.weights();
+      for (int64_t k = 0; k < w.cols; k += block) {
+        codes.codewords()[static_cast<size_t>((n * w.cols + k) / block)] =
+            code.Encode({row + k, static_cast<size_t>(block)}, codes.Grid(n, k).scale);
       }
       return;
     }

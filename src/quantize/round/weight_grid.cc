@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/half.h"
-#include "formats/lattice_codes.h"
 #include "formats/packed_linear.h"
 #include "quantize/round/clip_error.h"
+#include "quantize/round/weight_code.h"
 #include "tensor/e2m1.h"
 
 namespace nibble {
@@ -51,12 +51,12 @@ WeightGrid GridOf(float lo, float hi, float p, const FormatSpec& format, float r
 }
 
 // The scale of a unit for which the values' codewords lose least if they are normally distributed.
-WeightGrid LatticeGrid(std::span<const double> values, int bits) {
-  const LatticeCode lattice(bits);
+WeightGrid CodewordGrid(std::span<const double> values, const FormatSpec& format) {
+  const WeightCode code(format);
   double squares = 0;
   for (const double value : values) squares += value * value;
   const double deviation = std::sqrt(squares / static_cast<double>(values.size()));
-  const auto scale = static_cast<float>(deviation / lattice.deviation()) * lattice.unit();
+  const auto scale = static_cast<float>(deviation / code.deviation()) * code.unit();
   return {.scale = std::max(scale, kSmallestScale), .zero = 0, .low = -128, .high = 127};
 }
 
@@ -80,7 +80,7 @@ int WeightGrid::Code(double value) const {
 }
 
 WeightGrid FindGrid(std::span<const double> values, const FormatSpec& format, float row_scale) {
-  if (format.lattice()) return LatticeGrid(values, format.bits);
+  if (format.codewords()) return CodewordGrid(values, format);
   std::vector<float> narrow(values.begin(), values.end());
   const auto [lo, hi] = RangeOf(narrow);
   if (format.clip > 0) return GridOf(lo, hi, static_cast<float>(format.clip), format, row_scale);

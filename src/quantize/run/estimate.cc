@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 double StoredBytes(const FormatSpec& format, int64_t rows, int64_t cols) {
   double bytes = 0;
-  for (const Plane& plane : PlanesOf(format, rows, cols)) {
+  for (const Plane& plane : PlanesOf(format.as_stored(), rows, cols)) {
     bytes += static_cast<double>(plane.bytes());
   }
   return bytes;

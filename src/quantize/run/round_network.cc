@@ -92,10 +92,11 @@ namespace {
 PackedLinear PlannedLinear(const PackedLinear& source, const LinearPlan& plan) {
   const int64_t rows = source.weights.rows, width = source.input.width;
   const TailPlan& tail = plan.tail;
-  return {.weights = {.format = plan.weights, .rows = rows, .cols = width - tail.columns},
-          .input = plan.Input(width),
-          .tail = {.format = tail.weights, .rows = rows, .cols = tail.columns},
-          .output_transform = plan.output_transform};
+  return {
+      .weights = {.format = plan.weights.as_stored(), .rows = rows, .cols = width - tail.columns},
+      .input = plan.Input(width),
+      .tail = {.format = tail.weights, .rows = rows, .cols = tail.columns},
+      .output_transform = plan.output_transform};
 }
 
 }  // namespace
@@ -103,7 +104,7 @@ PackedLinear PlannedLinear(const PackedLinear& source, const LinearPlan& plan) {
 Network PlannedNetwork(const Network& source, const Plan& plan) {
   const auto table = [&](const PackedWeights& weights, Role role) {
     return PackedWeights{
-        .format = plan.at(0, role).weights, .rows = weights.rows, .cols = weights.cols};
+        .format = plan.at(0, role).weights.as_stored(), .rows = weights.rows, .cols = weights.cols};
   };
   Network net;
   net.config = source.config;

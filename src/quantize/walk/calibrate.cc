@@ -73,8 +73,8 @@ std::vector<Gptq> Calibration::Begin(LinearSet set, int64_t index) {
                                .foem = recipe_.foem,
                                .sweeps = recipe_.sweeps,
                                .tail = plan_.at(index, roles[0]).tail.columns,
-                               .lattice = std::ranges::any_of(roles, [&](Role role) {
-                                 return plan_.at(index, role).weights.lattice();
+                               .host = std::ranges::any_of(roles, [&](Role role) {
+                                 return NeedsHost(plan_.at(index, role).weights, recipe_.sweeps);
                                })};
   const int64_t width = config_.inputs(index, roles[0]);
   std::vector<Gptq> sums;

@@ -109,7 +109,7 @@ void OutputClips::Clip(int64_t index, FloatLayer& layer) {
       const LinearPlan& linear = plan_.at(index, role);
       const FormatSpec& format = linear.weights;
       if (role == Role::kQ || role == Role::kK || !format.quantized()) continue;
-      if (format.lattice() || format.e2m1()) continue;
+      if (format.codebook != Codebook::kNone) continue;
       ClipByOutputs(sample.rows, format, linear.tail.columns, layer[role]);
     }
   });
