@@ -22,9 +22,10 @@ struct InputSpec {
   // Signs or other factors of the entries of a row, none of them zero; empty: there are none.
   std::vector<float> scales;
   TransformSpec transform;  // then online, applied to the whole row; identity if none
-  // The precision of the transform, which sums in fp32. 32: nothing is rounded to less. 16: the row
-  // is rounded twice to fp16's 11 significant bits, in front and behind, or inside where a kernel
-  // keeps fp16: as a vector, |y - M x| <= 2 * 2^-11 |x|. 0: what the machine does best.
+  // The precision of the transform, which sums in fp32. 32: nothing is rounded to less.
+  // 16: the row is rounded twice to fp16's 11 significant bits, in front and behind, or inside
+  // where a kernel keeps fp16: as a vector, |y - M x| <= 2 * 2^-11 |x|.
+  // 0: what the machine does best.
   int transform_bits = 0;
   // Then entry i of the row becomes entry gather[i]. A permutation; empty: the order stays.
   std::vector<int32_t> gather;

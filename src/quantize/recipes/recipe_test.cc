@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error_testing.h"
 #include "models/families/family.h"
 #include "models/families/shapes.h"
 #include "models/random_model_testing.h"
