@@ -7,11 +7,12 @@
 //   v, per head  W <- H S_v W,  o: W <- W (H S_v)^-1, then the online part across heads
 //   up, down     up rows times S_f, down: W <- W (H_f S_f)^-1, H_f online
 //   q, k         rows times S_k, equal on both halves of a RoPE pair; H online
-//   any linear   with an output transform T in its plan W <- T^-1 W, T online
+//
+//   with an output transform T  W <- T^-1 W, T online
 //
 // R is a Hadamard matrix with random signs, or a random orthogonal one; H is a random one, too,
-// with Rotation::kKronecker, but for q and k. The S are random signs,
-// which folding makes free. Experts have signs of their own; a router is behind the norm.
+// with Rotation::kKronecker, but for q and k. The S are random signs, which folding makes free.
+// Experts have signs of their own; a router is behind the norm.
 //
 // Where norms with weights stand behind o and down (ModelConfig::rotates_residual), R is the
 // identity and q, k, v, gate and up get an online Hadamard on their input instead, W <- W

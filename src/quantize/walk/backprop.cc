@@ -108,14 +108,12 @@ Backprop::Matrices Backprop::MatricesOf(const LayerWeights& layer, int64_t index
   Matrices matrices;
   for (const auto& [role, linear] : layer.linears) {
     const TransformSpec& transform = plan_.at(index, role).input_transform;
-    const TransformSpec& of_outputs = plan_.at(index, role).output_transform;
     Matrix<float> w = Decode(linear.weights);
-    if (!of_outputs.identity()) {
+    if (const TransformSpec& after = plan_.at(index, role).output_transform; !after.identity()) {
       Matrix<double> whole(w.rows, w.cols);
       std::ranges::copy(w.data, whole.data.begin());
-      ApplyTransformToColumns(of_outputs, whole);
-      std::ranges::transform(whole.data, w.data.begin(),
-                             [](double value) { return static_cast<float>(value); });
+      ApplyTransformToColumns(after, whole);
+      std::ranges::copy(whole.data, w.data.begin());
     }
     Floats there = ToBackend(backend_, w.data);
     if (transform.identity()) {
@@ -322,12 +320,11 @@ std::vector<float> Backprop::RowGradients(Role role, const float* y, const float
   if (transform.identity()) return FactorGradients(y, y_gradients, width);
   const InputSpec undone = {
       .width = width, .transform = Inverse(transform), .activations = {.bits = 32}};
-  const auto undo = [&](const float* rows) {
+  const auto in_front = [&](const float* rows) {
     return backend_.PrepareActs({.x = rows}, tokens(), undone).values;
   };
-  float* const products = products_.Grow(tokens() * width);
-  backend_.Copy(undo(y), tokens() * width, products);
-  return FactorGradients(products, undo(y_gradients), width);
+  backend_.Copy(in_front(y), tokens() * width, products_.Grow(tokens() * width));
+  return FactorGradients(products_.data(), in_front(y_gradients), width);
 }
 
 const float* Backprop::AddedGradients(Role role, const float* before, const float* after,
