@@ -54,7 +54,7 @@ LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, int64_t 
     linear.input_transform = TransformOf(recipe.rotation, config.hidden_size);
   }
   if (linear.weights.quantized() && TransformsOutputs(config, recipe, role)) {
-    linear.output_transform = FullHadamard(config.outputs(layer, role));
+    linear.output_transform = TransformOf(recipe.rotation, config.outputs(layer, role));
   }
   if (recipe.order == ChannelOrder::kNone) return linear;
   // Up and gate make down's input, in any order, unless a transform mixes it.
