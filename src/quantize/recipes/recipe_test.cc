@@ -116,8 +116,9 @@ TEST_F(Rules, OneTableWhereTheSourceHasOneAndItsRotationIsSmall) {
     EXPECT_EQ(plan.tied_head, WhyTwoTables(config, recipe_, plan).empty());
     const TransformSpec& turn = plan.at(0, Role::kHead).input_transform;
     EXPECT_EQ(turn.identity() && !plan.head_rotation, !(plan.tied_head && plan.norms_folded));
-    const Plan fine = MakePlan(config, ChangedRecipe(recipe_, {ParseField("hadamard-bits", "32")}));
-    EXPECT_EQ(fine.at(0, Role::kHead).transform_bits, turn.identity() ? 0 : 32);
+    Recipe fine = recipe_;
+    fine.transform_bits = 32;
+    EXPECT_EQ(MakePlan(config, fine).at(0, Role::kHead).transform_bits, turn.identity() ? 0 : 32);
     return std::string(WhyTwoTables(config, recipe_, plan));
   };
   EXPECT_EQ(why(), "");
