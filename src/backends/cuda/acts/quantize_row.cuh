@@ -118,7 +118,9 @@ __device__ int ReduceBlock(int v, Reduce reduce, int* words) {
 // A block's shared memory besides rows: a word per warp for each reduction, and the messages of
 // peers.
 struct Scratch {
-  int squares[16], low[16], high[16], codes[16];
+  static constexpr int kWarps = 24;
+
+  int squares[kWarps], low[kWarps], high[kWarps], codes[kWarps];
   int2 ranges[1 << kMaxRanksLog2], sums[1 << kMaxRanksLog2];
   uint64_t barriers[3];
 
