@@ -72,10 +72,12 @@ TEST_P(ActsParityTest, PreparedValuesAgree) {
   }
 }
 
-// The bound of PreparedValuesAgree, and on a GPU what is read is bf16, which the reference reads
-// too, and the result is rounded to its 8 bits. 13824 has two dense factors.
+// The bound of PreparedValuesAgree. On a GPU what is read is bf16, as here, the result is rounded
+// to its 8 bits, and where rows pass tensor cores in fp16 they lose up to 2^-11 of each value twice
+// (CodesOfGatedTransformsAgree). 13824 has two dense factors.
 TEST_P(ActsParityTest, OutputsAreTransformedInPlace) {
-  const double rounding = ours_->IntermediateBytes() == 2 ? 0x1p-9 : 0;
+  const bool narrow = ours_->IntermediateBytes() == 2;
+  const double rounding = narrow ? 0x1p-8 : 0;
   for (const int64_t width : {64, 96, 640, 1376, 4096, 11008, 13824}) {
     for (const int64_t tokens : {1, 3, 90}) {
       const TransformSpec transform = FullHadamard(width);
@@ -92,7 +94,7 @@ TEST_P(ActsParityTest, OutputsAreTransformedInPlace) {
         ApplyTransform(transform, std::span(row));
         const double size = std::sqrt(squares / static_cast<double>(width));
         for (const double value : row) largest = std::max(largest, std::fabs(value));
-        const double bound = 6 * 0x1p-18 * size + 16 * kUlp * largest;
+        const double bound = narrow ? 0x1p-10 * largest : 6 * 0x1p-18 * size + 16 * kUlp * largest;
         for (int64_t i = 0; i < width; ++i) {
           const double expected = row[static_cast<size_t>(i)];
           ASSERT_NEAR(values[static_cast<size_t>(t * width + i)], expected,

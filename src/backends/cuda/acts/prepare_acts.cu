@@ -44,12 +44,6 @@ __device__ Eight Load8(const __nv_bfloat16* p) {
   return e;
 }
 
-// The first element of a token's row, from a.x.
-__device__ int64_t RowAt(const PrepareArguments& a, int64_t token) {
-  const bool in_second = a.second != 0 && token >= a.tokens / 2;
-  return in_second ? a.second + (token - a.tokens / 2) * a.x_stride : token * a.x_stride;
-}
-
 __device__ void Scale(const float* scales, Eight& e) {
   const Eight by = Load8(scales);
 #pragma unroll
@@ -62,7 +56,7 @@ template <Source source, typename X, bool spread>
 __device__ float LoadRow(const PrepareArguments& a, const RowView<spread>& view, int64_t token,
                          int lanes, float* row) {
   constexpr int kBatch = 2;  // pieces of 8 under way at once
-  const X* const x = static_cast<const X*>(a.x) + RowAt(a, token);
+  const X* const x = static_cast<const X*>(a.x) + a.RowAt(token);
   const X* const up = static_cast<const X*>(a.up) + token * a.x_stride;
   const int pieces = view.width / 8, step = static_cast<int>(blockDim.x);
   float squares = 0;
@@ -213,7 +207,7 @@ template <typename X>
 __device__ void PrefetchRow(const PrepareArguments& a, int64_t token) {
   if (threadIdx.x != 0 || token >= a.tokens) return;
   const uint32_t bytes = static_cast<uint32_t>(a.width * sizeof(X));
-  PrefetchL2(static_cast<const X*>(a.x) + RowAt(a, token), bytes);
+  PrefetchL2(static_cast<const X*>(a.x) + a.RowAt(token), bytes);
   if (a.source != Source::kGated) return;
   PrefetchL2(static_cast<const X*>(a.up) + token * a.x_stride, bytes);
 }
@@ -275,7 +269,7 @@ __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::
       factor *= 1.0f / sqrtf(__int_as_float(sum) / static_cast<float>(a.width) + a.eps);
     }
     if (a.main.bf16 != nullptr) {
-      StoreBf16<spread>({view, values, nullptr, 0}, factor, a.main.bf16 + RowAt(a, token));
+      StoreBf16<spread>({view, values, nullptr, 0}, factor, a.main.bf16 + a.RowAt(token));
       __syncthreads();
       continue;
     }

@@ -65,6 +65,11 @@ struct PrepareArguments {
   PreparePart main, tail;          // main.columns + tail.columns == width; a tail may have none
   float* transformed = nullptr;    // [tokens, width] working memory for few tokens, or null
 
+  // The first element of a token's row, from x.
+  __host__ __device__ int64_t RowAt(int64_t token) const {
+    const bool in_second = second != 0 && token >= tokens / 2;
+    return in_second ? second + (token - tokens / 2) * x_stride : token * x_stride;
+  }
   bool in_parts() const { return order != nullptr || tail.columns > 0; }
 };
 

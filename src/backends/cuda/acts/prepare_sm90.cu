@@ -146,6 +146,24 @@ __device__ void Quantize(const PrepareArguments& a, int64_t token,
   a.main.sums[token] = sum;
 }
 
+// The row's values y * factor as bf16, where `row` is what was loaded last.
+template <typename S>
+__device__ void StoreRow(const TileHadamard& tile, const float (&y)[S::kTiles][S::kOwn][S::kValues],
+                         float factor, uint16_t* row) {
+  ForNeighbours<S>(tile, y, [&](const float* v, int at) {
+#pragma unroll
+    for (int j = 0; j < S::kNeighbours / 8; ++j) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* const pair = v + 4 * (4 * j + i);
+        words[i] = PackBf16(pair[0] * factor, pair[1] * factor);
+      }
+      StoreGlobal(row + at + 8 * j, {words[0], words[1], words[2], words[3]});
+    }
+  });
+}
+
 // Quantize in groups of 128 columns: two neighbouring blocks of this warpgroup, or if there is one
 // block, two neighbouring rows of it.
 template <Grid kGrid, typename S>
@@ -230,6 +248,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
     for (int t = 0; t < S::kTiles; ++t) {
       TransformTile<S>(signs, min(S::Tile() + t, S::kAllTiles - 1), x, matrix, y[t]);
     }
+    if (a.main.bf16 != nullptr) {
+      StoreRow<S>(tile, y, factor, a.main.bf16 + a.RowAt(token));
+      continue;
+    }
     WithGrid(a.main, [&]<Grid kGrid>() {
       if constexpr (S::kHasGroups) {
         if (a.main.group != 0) return QuantizeGroups<kGrid, S>(a, token, y, factor);
@@ -280,7 +302,7 @@ bool FitsSm90(const PrepareArguments& a) {
                           : a.type == RealType::kBfloat16 && (a.up == nullptr || sigmoid);
   const bool groups = a.main.group == 0 || (a.main.group == 128 && tile.columns == 64 &&
                                             (tile.k_steps == 4 || tile.blocks == 1));
-  return source && !a.main.keeps_values() && groups && a.main.bits <= 8 && !a.in_parts() &&
+  return source && a.main.values == nullptr && groups && a.main.bits <= 8 && !a.in_parts() &&
          a.scales == nullptr && tile.signs != nullptr;
 }
 

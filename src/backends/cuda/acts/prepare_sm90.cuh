@@ -28,6 +28,7 @@ struct Shape {
   static constexpr int kRanks = kRanks_, kGroups = kBlockGroups * kTileGroups;
   static constexpr bool kSpread = kRanks > 1;
   static constexpr int kThreads = 128 * kGroups, kRows = 16 * kSteps;
+  static_assert(kThreads <= 32 * Scratch::kWarps);
   static constexpr int kPadded = PaddedColumns(kColumns), kWidth = OperandWidth(kColumns);
   static constexpr int kParts = kPadded / kWidth;  // of an operand
   static constexpr bool kPads = kColumns < kPadded;
@@ -125,7 +126,7 @@ struct Inputs {
   bool exist;
 
   __device__ Inputs(const PrepareArguments& a, int64_t token) : exist(token < a.tokens) {
-    const int64_t at = token * a.x_stride + (S::kContiguous ? Piece<S>(0).start() : 0);
+    const int64_t at = a.RowAt(token) + (S::kContiguous ? Piece<S>(0).start() : 0);
     first = static_cast<const X*>(a.x) + at;
     if constexpr (kNormed<X>) {
       second = first + 4;
