@@ -51,7 +51,7 @@ LinearPlan LinearFromJson(const Json& json, const std::string& where) {
     if (plan.tail.columns < 1) Fail("{}: a tail of {} columns", where, plan.tail.columns);
   }
   if (const auto transform = JsonFind<Json>(json, "output_transform", where)) {
-    plan.output_transform = TransformFromJson(*transform, where);
+    plan.output_transform = TransformFromJson(*transform, where + ".output_transform");
   }
   return plan;
 }

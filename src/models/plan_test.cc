@@ -285,7 +285,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_format([&](Plan& p) -> FormatSpec& { return p.linears[name].activations; });
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
-    expect_new([&](Plan& p) { p.linears[name].output_transform = FullHadamard(64); });
+    expect_new([&](Plan& p) { p.linears[name].output_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].transform_bits = 16; });
     expect_new([&](Plan& p) { p.linears[name].weights.sparse ^= true; });
     expect_new([&](Plan& p) { p.linears[name].weights.codebook = Codebook::kE8p; });
