@@ -331,7 +331,8 @@ std::vector<RecipeField> MethodFields() {
        Set<&Recipe::online_transforms>, IfOn<&Recipe::online_transforms, NeedsRotation>,
        Get<&Recipe::online_transforms>},
       {"output-transforms", Switch("no-output-transforms"),
-       "Transform the outputs of q, k, gate and up too, at run time (QuIP#)",
+       "Transform outputs as well as inputs, at run time: those of q, k, gate and up, and of o and "
+       "down where a norm is behind them (QuIP#)",
        Set<&Recipe::output_transforms>, IfOn<&Recipe::output_transforms, NeedsMixedOutputs>,
        Get<&Recipe::output_transforms>},
       {"fallback", Switch("no-fallback"),
