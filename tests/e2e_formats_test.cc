@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
 #endif
         Formats{"Sparse", "--recipe quik --sparse 2:4 --calib-windows 2 --context 96"},
         Formats{"SparseGroups", "--rounding rtn --sparse 2:4 --w-asym --w-group 32 --a-bits 8"},
-        Formats{"Lattice", "--recipe quipsharp --calib-windows 2 --context 96"},
+        Formats{"Lattice", "--recipe quipsharp --output-transforms --calib-windows 2 --context 96"},
         Formats{"Lattice3A8", "--rounding rtn --codebook e8p --w-bits 3 --a-bits 8"},
         Formats{"HalfIntegers",
                 "--recipe quipsharp --codebook half-integer --rotation kronecker "

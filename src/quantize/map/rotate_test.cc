@@ -237,7 +237,7 @@ TEST(Plan, OutputsThatNothingMixesAreTransformed) {
   const auto transformed = [](const Json& changes, Rotation rotation) {
     const Network source = OpenNetwork(ModelOf({64, 4, 2, 16, 96, false, 0, changes}));
     Recipe recipe = kQuipsharpRecipe;
-    recipe.rotation = rotation;
+    recipe.rotation = rotation, recipe.output_transforms = true;
     const Plan plan = MakePlan(source.config, recipe);
     std::string roles;
     for (const Role role : source.config.layer_roles(1)) {
