@@ -21,11 +21,11 @@ const Arguments kGptq = {"--calib-windows", "4", "--context", "128"};
 
 class QuantizeVerb : public EndToEnd {
  protected:
-  Arguments Command(const std::string& out) const {
-    return Arguments{"quantize", small_, "-o", Path(out), "--recipe", "quarot"} + kGptq;
+  Arguments Command(const std::string& out, const Arguments& text = kGptq) const {
+    return Arguments{"quantize", small_, "-o", Path(out), "--recipe", "quarot"} + text;
   }
-  Process Start(const std::string& out) const {
-    return Process(Arguments{NIBBLE_PROGRAM} + Command(out), "", {});
+  Process Start(const std::string& out, const Arguments& text = kGptq) const {
+    return Process(Arguments{NIBBLE_PROGRAM} + Command(out, text), "", {});
   }
   bool Exists(const std::string& name) const { return fs::exists(Path(name)); }
 };
@@ -428,12 +428,13 @@ TEST_F(QuantizeVerb, MixturesOfExpertsTakeEveryRecipe) {
   EXPECT_EQ(inspect.code, 0) << inspect.err;
   EXPECT_THAT(inspect.out, AllOf(HasSubstr("layers.*.router"), HasSubstr("experts.*.down")));
 
-  Quantize("whole", kGptq);
-  Process process = Start("stopped");
+  const Arguments text = {"--calib-windows", "64", "--context", "128"};  // a signal comes in time
+  Quantize("whole", text);
+  Process process = Start("stopped", text);
   ASSERT_TRUE(WaitUntil([&] { return Exists("stopped.partial/layer-00000.safetensors"); }));
   process.Signal(SIGINT);
   EXPECT_EQ(process.Wait().code, 75);
-  EXPECT_GE(Quantize("stopped", kGptq + Arguments{"--resume"})["resumed_layers"], 1);
+  EXPECT_GE(Quantize("stopped", text + Arguments{"--resume"})["resumed_layers"], 1);
   ExpectSameFiles("whole", "stopped");
 }
 #endif
