@@ -107,6 +107,13 @@ __device__ __forceinline__ void CopyAsync16(SharedAddress shared, const void* gl
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(uint32_t{shared}), "l"(global)
                : "memory");
 }
+// The same, or zeros in place of what is not `inside`; `global` has to be an address all the same.
+__device__ __forceinline__ void CopyAsync16OrZero(SharedAddress shared, const void* global,
+                                                  bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(uint32_t{shared}), "l"(global),
+               "r"(inside ? 16 : 0)
+               : "memory");
+}
 // 4, 8 or whole 16 bytes.
 template <int kBytes>
 __device__ __forceinline__ void CopyAsync(SharedAddress shared, const void* global) {
