@@ -280,6 +280,7 @@ TEST_F(CudaTest, CodesOfTransformedPartsAgree) {
 // quarters for up to 64 tokens.
 TEST_F(CudaTest, ProductsOfManyRoundsAreBitEqual) {
   ExpectProducts({.bits = 4}, {.bits = 8}, 17400, 328);
+  ExpectProducts({.bits = 8, .sparse = true}, {.bits = 8}, 17400, 328);
   ExpectProducts({.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 17400, 328);
   const FormatSpec levels = {.bits = 4, .symmetric = false, .group = 128, .second_level = true};
   ExpectProducts(levels, {.bits = 8}, 17400, 384);

@@ -227,7 +227,8 @@ TEST_P(ProductParityTest, ProjectionsAreProductsRoundedOnce) {
 TEST_P(ProductParityTest, GatedProductsAgree) {
   constexpr int64_t kCols = 384;
   for (const FormatSpec& format :
-       {FormatSpec{.bits = 4}, FormatSpec{.bits = 8}, FormatSpec{.bits = 4, .group = 128}}) {
+       {FormatSpec{.bits = 4}, FormatSpec{.bits = 8}, FormatSpec{.bits = 4, .group = 128},
+        FormatSpec{.bits = 4, .sparse = true}}) {
     const InputSpec input = {.width = kCols, .activations = {.bits = 4, .group = format.group}};
     const bool any_order = AnyOrder(GetParam(), {format, input.activations, kCols});
     const GateSpec gating = format.bits == 8 ? kGelu : kSilu;
@@ -289,11 +290,10 @@ Tensor InFp16(const Tensor& values) {
 TEST_P(ProductParityTest, TailsAgree) {
   const FormatSpec a4 = {.bits = 4}, a8 = {.bits = 8}, dense = {.bits = 16};
   const FormatSpec groups = {.bits = 4, .group = 128, .clip = 0.9};
-  const TailCase cases[] = {{a4, a4, a8, a8},
-                            {a4, {.bits = 4, .symmetric = false}, a8, a8},
-                            {groups, groups, a8, a8},
-                            {a8, {.bits = 8, .symmetric = false}, dense, dense},
-                            {a4, dense, dense, dense}};
+  const TailCase cases[] = {
+      {a4, a4, a8, a8},          {a4, {.bits = 4, .symmetric = false}, a8, a8},
+      {groups, groups, a8, a8},  {a8, {.bits = 8, .symmetric = false}, dense, dense},
+      {a4, dense, dense, dense}, {{.bits = 8, .sparse = true}, a8, dense, dense}};
   for (const TailCase& c : cases) {
     const bool exact =
         c.tail_activations.quantized() && !AnyOrder(GetParam(), {c.weights, c.activations, 512});

@@ -23,6 +23,8 @@ constexpr ProductFormat kFormats[] = {
     {kEight, kEight, kCols},
     {{.bits = 6, .symmetric = false}, kFour, kCols},
     {{.bits = 4, .sparse = true}, kFour, kCols},
+    {{.bits = 8, .sparse = true}, kEightAsym, kCols},
+    {{.bits = 3, .sparse = true}, {.bits = 16}, kCols},
     {{.bits = 8, .symmetric = false, .sparse = true}, kEightAsym, kCols},
     {{.bits = 2, .codebook = Codebook::kE8p}, kEight, kCols},
     {{.bits = 3, .codebook = Codebook::kE8p}, kEightAsym, kCols},
@@ -73,18 +75,18 @@ ProductFormat TailProduct(const PackedLinear& linear) {
   return {linear.tail.format, linear.input.tail_activations, linear.tail.cols};
 }
 
-std::string InsteadText(const ProductFormat& product, int bits, bool second_level) {
+std::string InsteadText(const ProductFormat& product, const KernelReads& reads) {
   const FormatSpec &w = product.weights, &a = product.activations;
-  if (bits > 8) {
+  if (reads.bits > 8) {
     return w.quantized() ? "weights decoded" : a.quantized() ? "inputs decoded" : "";
   }
   std::vector<std::string> parts;
-  if (w.second_level && !second_level) {
+  if (w.second_level && !reads.levels) {
     parts.push_back("two levels of scales as codes of 8 bits");
-  } else if (w.bits != bits) {
-    parts.push_back(fmt::format("codes of {} bits", bits));
+  } else if (w.bits != reads.bits) {
+    parts.push_back(fmt::format("codes of {} bits", reads.bits));
   }
-  if (w.sparse) parts.push_back("zeros of 2:4 stored");
+  if (w.sparse && !reads.sparse) parts.push_back("zeros of 2:4 stored");
   if (a.bits == 16) parts.push_back("inputs as two planes of 8 bits");
   return fmt::format("{}", fmt::join(parts, ", "));
 }

@@ -32,9 +32,14 @@ struct KernelUse {
   std::string instead;
 };
 
-// KernelUse::instead of a kernel that reads codes of `bits` bits (32: decoded values), with a
-// second level of scales or without.
-std::string InsteadText(const ProductFormat& product, int bits, bool second_level);
+// What a kernel reads of weights: codes of `bits` bits (32: decoded values), a second level of
+// scales, and of 2:4 sparse ones only what is stored.
+struct KernelReads {
+  int bits;
+  bool levels = false, sparse = false;
+};
+// KernelUse::instead of a kernel.
+std::string InsteadText(const ProductFormat& product, const KernelReads& reads);
 
 using KernelChooser = std::function<KernelUse(const ProductFormat& product, int64_t tokens)>;
 

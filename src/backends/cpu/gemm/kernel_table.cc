@@ -74,10 +74,10 @@ const Kernel& ValueKernel(Isa isa) {
 KernelUse KernelFor(Isa isa, const ProductFormat& product, int64_t tokens) {
   const FormatSpec &w = product.weights, &a = product.activations;
   if (!w.quantized() || a.bits > 16) {
-    return {ValueKernel(isa).name, InsteadText(product, kValues, false)};
+    return {ValueKernel(isa).name, InsteadText(product, {.bits = kValues})};
   }
   const IntPanels panels = PanelLayout(w, 1, product.cols, a);
-  return {ChooseKernel(isa, panels, tokens).name, InsteadText(product, panels.bits, true)};
+  return {ChooseKernel(isa, panels, tokens).name, InsteadText(product, {.bits = panels.bits, .levels = true})};
 }
 
 }  // namespace nibble::cpu

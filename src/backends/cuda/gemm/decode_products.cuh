@@ -268,14 +268,53 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
   }
 }
 
+// The same for sparse codes: a step has 64 inputs, of which 32 have codes.
+template <int stages, typename S>
+__device__ __forceinline__ void MultiplySparseStages(const WeightRing<S>& ring,
+                                                     const Activations<S>& acts,
+                                                     uint32_t lane_address, int block,
+                                                     Sums<S>& sums) {
+#pragma unroll
+  for (int stage = 0; stage < stages; ++stage) {
+    const uint32_t x = lane_address + (block + stage * S::kSplits) * 128;
+    const uint2 places = ring.Rest(stage);
+    uint4 word;
+    uint32_t a[4], b[2][4];
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      if (S::kBits == 8 || step == 0) word = ring.Word(stage, step * S::kBits / 8);
+      Fragment<S::kBits>(word, {}, step, a);
+      const uint32_t places_of = step == 0 ? places.x : places.y;
+      auto& d = sums.d[(2 * stage + step) % Sums<S>::kChains];
+      if constexpr (S::kTiles == 1) {
+        LoadMatrices(x + step * 64, b[0]);
+        MmaSparseS8(d[0], a, b[0][0], b[0][1], b[0][2], b[0][3], places_of);
+      } else {
+#pragma unroll
+        for (int tile = 0; tile < S::kTiles; tile += 2) {
+          const uint32_t at = x + tile * 8 * acts.pitch + step * 64;
+          LoadMatrices(at, b[0]);
+          LoadMatrices(at + 32, b[1]);
+          MmaSparseS8(d[tile], a, b[0][0], b[0][1], b[1][0], b[1][1], places_of);
+          MmaSparseS8(d[tile + 1], a, b[0][2], b[0][3], b[1][2], b[1][3], places_of);
+        }
+      }
+    }
+  }
+}
+
 template <int stages, typename S>
 __device__ void Multiply(WeightRing<S>& ring, const GemmArguments& g, const Activations<S>& acts,
                          uint32_t lane_address, int block, const CodewordsOf<S>& codewords,
                          Sums<S>& sums) {
   ring.template Await<stages>();
-  WithWidening<S::kKind, Widening::kUnsigned>(ring.blocks(), [&]<Widening widening>() {
-    MultiplyStages<stages, widening>(ring, g, acts, lane_address, block, codewords, sums);
-  });
+  if constexpr (S::kSparse) {
+    MultiplySparseStages<stages>(ring, acts, lane_address, block, sums);
+  } else {
+    WithWidening<S::kKind, Widening::kUnsigned>(ring.blocks(), [&]<Widening widening>() {
+      MultiplyStages<stages, widening>(ring, g, acts, lane_address, block, codewords, sums);
+    });
+  }
 #pragma unroll
   for (int stage = 0; stage < stages; ++stage) ring.Request();
 }

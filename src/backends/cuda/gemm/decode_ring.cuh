@@ -58,6 +58,9 @@ struct Format {
   static constexpr bool kFine = fine, kTokenScales = x_groups;
   static constexpr bool kLevels = kind == WeightKind::kLevels, kGroups = HasGroups(kind);
   static constexpr int kCodewordBits = CodewordBits(kind);
+  static constexpr bool kSparse = IsSparse(kind);
+  // Behind the words of a stage, 8 bytes of each lane: the last bits of codewords, or places.
+  static constexpr bool kRest = kCodewordBits == 3 || kSparse;
 };
 
 template <typename F, int tiles, int row_warps, int min_blocks, int ring_bytes, int warps = 8,
@@ -70,8 +73,9 @@ struct Shape : F {
   static constexpr int kWarps = warps, kThreads = 32 * warps;
   static constexpr int kSplits = kWarps / row_warps;
   static constexpr int kRows = 16 * row_warps;
-  static constexpr int kWords = kBits / 2;        // of 16 bytes, per thread, in 16 x 128 weights
-  static constexpr int kScalesAt = kWords * 512;  // in a stage; with 3 bits the rest of the codes
+  static constexpr int kWords =  // of 16 bytes, per thread, in 16 x 128 weights
+      StoredCodeBytes(F::kKind) / 2048;
+  static constexpr int kScalesAt = kWords * 512;  // in a stage; or of the rest
   static constexpr int kZerosAt = kScalesAt + 32 * ScaleBytes(F::kFine);
   static constexpr int kStageBytes = StageBytes(F::kKind, F::kFine);
   static constexpr int kStages = ring_bytes / kStageBytes;
@@ -134,8 +138,12 @@ class WeightRing {
   __device__ CodewordCodes<S::kCodewordBits> Codewords(int i) const {
     CodewordCodes<S::kCodewordBits> codes = {Word(i, 0)};
     if constexpr (S::kCodewordBits == 4) codes.rest = Word(i, 1);
-    if constexpr (S::kCodewordBits == 3) codes.rest = LoadShared8(Slot(i) + S::kScalesAt + Lane(8));
+    if constexpr (S::kCodewordBits == 3) codes.rest = Rest(i);
     return codes;
+  }
+  // The places of the i-th oldest stage's sparse codes, or the last bits of its codewords.
+  __device__ uint2 Rest(int i) const {
+    return LoadShared8(Slot(i) + S::kScalesAt + Lane(8));
   }
 
   // The steps by which codes of inputs 32 step.. of the i-th oldest stage become bytes, where there
@@ -163,7 +171,7 @@ class WeightRing {
 #pragma unroll
       for (int j = 0; j < S::kWords; ++j) CopyAsync16(slot_ + j * 512, block + j * 2048);
       if constexpr (S::kLevels || S::kGroups) RequestScales(scales_ + next_ * block_bytes());
-      if constexpr (S::kCodewordBits == 3) {
+      if constexpr (S::kRest) {
         CopyAsync<8>(slot_ + S::kScalesAt + Lane(8), scales_ + next_ * block_bytes());
       }
       next_ += S::kSplits;
@@ -227,8 +235,8 @@ class WeightRing {
       const int pair = piece_of_ % 4 * 8 + threadIdx.x % 32 / 4;
       scales_ = first + CodeBytes(S::kKind) + pair * 4 * (S::kFine ? blocks().pieces : 1);
     }
-    if constexpr (S::kCodewordBits == 3) {
-      scales_ = first + 2048 + piece_of_ % 4 * 256 + threadIdx.x % 32 * 8;
+    if constexpr (S::kRest) {
+      scales_ = first + S::kWords * 2048 + piece_of_ % 4 * 256 + threadIdx.x % 32 * 8;
     }
     next_ = row_block_ * S::kRows < products_.rows ? first_ : end_;
   }

@@ -40,6 +40,9 @@ enum class WeightKind {
   kCodewords2,
   kCodewords3,
   kCodewords4,
+  // Such blocks of 2:4 sparse codes: two of every four with their places, for one scale a row.
+  kSparseNibbles,
+  kSparseBytes,
   kPlain,   // codes as bytes [rows, stride], zero from cols on, and any groups
   kFloats,  // [rows, cols] of a WeightType
   kHalves,  // as kFloats, for inputs of 16 bits
@@ -69,19 +72,28 @@ auto WithCodewordKind(WeightKind kind, const Visit& visit) {
       return visit.template operator()<WeightKind::kCodewords4>();
   }
 }
+__host__ __device__ constexpr bool IsSparse(WeightKind kind) {
+  return kind == WeightKind::kSparseNibbles || kind == WeightKind::kSparseBytes;
+}
 __host__ __device__ constexpr int CodeBits(WeightKind kind) {
   if (CodewordBits(kind) != 0) return CodewordBits(kind);
-  return kind == WeightKind::kBytes || kind == WeightKind::kByteGroups ? 8 : 4;
+  const bool bytes = kind == WeightKind::kBytes || kind == WeightKind::kByteGroups;
+  return bytes || kind == WeightKind::kSparseBytes ? 8 : 4;
 }
-__host__ __device__ constexpr int CodeBytes(WeightKind kind) {  // of a block
-  return 64 * 128 * CodeBits(kind) / 8;
+// The bytes of a block's codes, and of these with the places of sparse ones behind them.
+__host__ __device__ constexpr int StoredCodeBytes(WeightKind kind) {
+  return 64 * (IsSparse(kind) ? 64 : 128) * CodeBits(kind) / 8;
+}
+__host__ __device__ constexpr int CodeBytes(WeightKind kind) {
+  return StoredCodeBytes(kind) + (IsSparse(kind) ? 64 * 128 / 8 : 0);
 }
 __host__ __device__ constexpr bool HasGroups(WeightKind kind) {
   return kind == WeightKind::kNibbleGroups || kind == WeightKind::kByteGroups;
 }
 // Nibbles are multiplied as 16 times their codes, codewords of 2 bits as 8 times theirs.
 __host__ __device__ constexpr int SumFactor(WeightKind kind) {
-  return kind == WeightKind::kNibbles ? 16 : kind == WeightKind::kCodewords2 ? 8 : 1;
+  if (kind == WeightKind::kNibbles || kind == WeightKind::kSparseNibbles) return 16;
+  return kind == WeightKind::kCodewords2 ? 8 : 1;
 }
 
 // The data behind the codes of a block: for each of its 64 outputs as many steps (kLevels) or
@@ -241,6 +253,16 @@ auto WithRowKind(const GemmArguments& g, const Visit& visit) {
       return g.w_block.pieces == 1 ? visit.template operator()<WeightKind::kLevels, false>()
                                    : visit.template operator()<WeightKind::kLevels, true>();
   }
+}
+
+// Calls visit<kind> for sparse weights.
+template <typename Visit>
+auto WithSparseKind(WeightKind kind, const Visit& visit) {
+  if (kind == WeightKind::kSparseNibbles) {
+    return visit.template operator()<WeightKind::kSparseNibbles>();
+  }
+  NIBBLE_CUDA_CHECK(kind == WeightKind::kSparseBytes);
+  return visit.template operator()<WeightKind::kSparseBytes>();
 }
 
 }  // namespace nibble::cuda

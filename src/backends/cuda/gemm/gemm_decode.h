@@ -27,6 +27,9 @@ void GemmDecodeExperts(std::span<const GemmArguments> products, cudaStream_t str
 // GemmDecode for codewords of lattices; before sm_90 for up to 8 rows.
 void GemmDecodeCodewords(std::span<const GemmArguments> products, cudaStream_t stream);
 
+// GemmDecode for kSparseNibbles and kSparseBytes; sm_90.
+void GemmDecodeSparse(std::span<const GemmArguments> products, cudaStream_t stream);
+
 // GemmDecode for kNibbleGroups and kByteGroups.
 void GemmDecodeGroups(std::span<const GemmArguments> products, cudaStream_t stream);
 

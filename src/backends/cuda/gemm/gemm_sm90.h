@@ -14,6 +14,9 @@ namespace nibble::cuda {
 // the launch is refused, as on every other chip.
 void GemmSm90(const GemmArguments& arguments, cudaStream_t stream);
 
+// GemmSm90 for kSparseNibbles and kSparseBytes.
+void GemmSm90Sparse(const GemmArguments& arguments, cudaStream_t stream);
+
 // GemmSm90 for codewords of lattices.
 void GemmSm90Codewords(const GemmArguments& arguments, cudaStream_t stream);
 

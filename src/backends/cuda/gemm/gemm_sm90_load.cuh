@@ -33,8 +33,9 @@ struct Shape {
   static constexpr bool kFine = fine, kTokenScales = x_groups;
   static constexpr int kCodewordBits = CodewordBits(kind);
   static constexpr int kFactor = SumFactor(kind);
-  static constexpr int kWords = CodeBits(kind) / 2;  // of 16 bytes, a thread's in a block
-  static constexpr int kBlockBytes =                 // at most
+  static constexpr bool kSparse = IsSparse(kind);
+  static constexpr int kWords = StoredCodeBytes(kind) / 2048;  // of 16 bytes, a thread's in a block
+  static constexpr int kBlockBytes =                           // at most
       CodeBytes(kind) +
       BlockScales{kLevels || kGroups ? kPieces : 0, kind == WeightKind::kNibbleGroups}.bytes();
   static constexpr int kScaleFloats = x_groups ? 2 * kPieces * tokens : 0;

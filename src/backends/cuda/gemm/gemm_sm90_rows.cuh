@@ -17,12 +17,13 @@ namespace nibble::cuda::sm90 {
 // fragments take turns.
 template <int kHalves, typename S>
 __device__ __forceinline__ void SumTile(const Tiles& tiles, Shared<S>& s, Stages<S>& stages,
-                                        Fragments& even, Fragments& odd,
+                                        FragmentsOf<S>& even, FragmentsOf<S>& odd,
                                         int32_t (&sums)[kHalves][S::kPart / 2]) {
   const auto half = [&](int stage, int i) {
     return SwizzledTile(s.x[stage] + i * S::kPart * kInputs);
   };
-  const auto multiply = [&](Fragments& a, Fragments& previous, int stage, int accumulate) {
+  const auto multiply = [&](FragmentsOf<S>& a, FragmentsOf<S>& previous, int stage,
+                            int accumulate) {
     if constexpr (kHalves == 2) {
       MultiplyAsync(sums, a, previous, half(stage, 0), half(stage, 1), accumulate);
     } else {
@@ -63,7 +64,7 @@ struct RowProduct {
       }
     }
     for (; tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
-      Fragments even, odd = {};
+      FragmentsOf<S> even, odd = {};
       int32_t sums[1][S::kPart / 2];
       SumTile(tiles, s, stages, even, odd, sums);
       if (tiles.splits > 1) AddSplits<kEpilogue>(tiles, s, sums[0]);
@@ -82,7 +83,7 @@ struct RowProduct {
     const auto first_half = [&](int stage) { return SwizzledTile(s.x[stage]); };
     const auto second_half = [&](int stage) { return SwizzledTile(s.x[stage] + kHalf); };
     Sums sums;
-    Fragments even, odd = {};
+    FragmentsOf<S> even, odd = {};
     int left = tiles.steps - 2, even_stage, odd_stage = 0;
     do {  // not `while`: ptxas copies the sums if it believes that no step may run
       const bool first = left == tiles.steps - 2;
@@ -109,5 +110,30 @@ struct RowProduct {
     Store<kEpilogue>(g, s, stages.warpgroup, sums[1], kHalfTokens);
   }
 };
+
+// Launches a product on tiles of 256 tokens, or on those of 64.
+template <WeightKind kKind, bool kFine, typename Out>
+void LaunchWide(const GemmArguments& g, cudaStream_t stream) {
+  using S = Shape<kKind, kFine, kTileTokens, false, Out>;
+  bool plain = g.x_zero_offsets == nullptr && g.w_zeros == nullptr && g.bias == nullptr;
+  for (int i = 0; i <= g.joins; ++i) plain = plain && HasVectors<Out>(g.product(i));
+  if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
+    if (g.up_w != nullptr) {
+      return g.planes() ? Launch<RowProduct<Epilogue::kGatedPlanes, S>>(g, stream)
+                        : Launch<RowProduct<Epilogue::kGated, S>>(g, stream);
+    }
+  }
+  if (g.planes()) return Launch<RowProduct<Epilogue::kPlanes, S>>(g, stream);
+  plain ? Launch<RowProduct<Epilogue::kPlain, S>>(g, stream)
+        : Launch<RowProduct<Epilogue::kScaled, S>>(g, stream);
+}
+template <WeightKind kKind, bool kFine, typename Out>
+void LaunchFew(const GemmArguments& g, cudaStream_t stream) {
+  using S = Shape<kKind, kFine, kQuarterTokens, false, Out>;
+  if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
+    if (g.up_w != nullptr) return Launch<RowProduct<Epilogue::kGated, S>>(g, stream);
+  }
+  Launch<RowProduct<Epilogue::kScaled, S>>(g, stream);
+}
 
 }  // namespace nibble::cuda::sm90

@@ -25,6 +25,7 @@
 #include "backends/cuda/gemm/gemm_sm90_load.cuh"
 #include "backends/cuda/gemm/level_steps.cuh"
 #include "backends/cuda/ptx/wgmma.h"
+#include "backends/cuda/ptx/wgmma_sparse.h"
 #include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda::sm90 {
@@ -54,10 +55,13 @@ __device__ __forceinline__ LevelSteps StepsOf(const GemmArguments& g, const uint
   return LevelSteps::OfStarts(reinterpret_cast<const uint16_t*>(starts)[piece]);
 }
 
+template <typename S>
+using FragmentsOf = std::conditional_t<S::kSparse, SparseFragments, Fragments>;
+
 // A thread's fragments of 64 outputs x 128 inputs, from a block of weight_order.h.
 template <Widening widening, typename S>
 __device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint8_t* block,
-                                              Fragments& a) {
+                                              FragmentsOf<S>& a) {
   const uint4* words = reinterpret_cast<const uint4*>(block) + threadIdx.x % 128;
   constexpr bool kSteps = widening == Widening::kSteps;
   LevelSteps step;
@@ -75,6 +79,11 @@ __device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint
         Widen<widening>(w[j], step, a[8 * i + 2 * j], a[8 * i + 2 * j + 1]);
       }
     }
+  }
+  if constexpr (S::kSparse) {
+    const auto* const places = reinterpret_cast<const uint2*>(block + StoredCodeBytes(S::kKind));
+    const uint2 words = places[threadIdx.x % 128];
+    a[8] = words.x, a[9] = words.y;
   }
 }
 
@@ -123,7 +132,7 @@ struct Stages {
     return stage;
   }
   // Waits and loads the step's fragments.
-  __device__ int Next(Fragments& a) {
+  __device__ int Next(FragmentsOf<S>& a) {
     const int stage = Wait();
     if constexpr (S::kCodewordBits != 0) {
       LoadCodewords<S>(Block(stage), s.codewords(), a);
@@ -134,7 +143,7 @@ struct Stages {
     return stage;
   }
   template <Widening widening>
-  __device__ int NextAs(Fragments& a) {
+  __device__ int NextAs(FragmentsOf<S>& a) {
     const int stage = Wait();
     LoadFragments<widening, S>(g, Block(stage), a);
     return stage;

@@ -29,6 +29,7 @@ void Each(std::span<const GemmArguments> products, cudaStream_t stream) {
 constexpr auto kNibbles = WeightKind::kNibbles, kBytes = WeightKind::kBytes;
 constexpr auto kLevels = WeightKind::kLevels, kNibbleGroups = WeightKind::kNibbleGroups;
 constexpr auto kByteGroups = WeightKind::kByteGroups;
+constexpr auto kSparseNibbles = WeightKind::kSparseNibbles, kSparseBytes = WeightKind::kSparseBytes;
 constexpr auto kCodewords2 = WeightKind::kCodewords2, kCodewords3 = WeightKind::kCodewords3,
                kCodewords4 = WeightKind::kCodewords4;
 
@@ -41,11 +42,15 @@ constexpr Kernel kTable[] = {
     {"gemm_decode_p2s8",        9, 9,       kCodewords2,         16,     kMaxLaunchRows,   GemmDecodeCodewords,  kMaxJoined},
     {"gemm_decode_p3s8",        9, 9,       kCodewords3,         16,     kMaxLaunchRows,   GemmDecodeCodewords,  kMaxJoined},
     {"gemm_decode_p4s8",        9, 9,       kCodewords4,         16,     kMaxLaunchRows,   GemmDecodeCodewords,  kMaxJoined},
+    {"gemm_decode_s4s8_sparse", 9, 9,       kSparseNibbles,      16,     kMaxLaunchRows,   GemmDecodeSparse,     kMaxJoined},
+    {"gemm_decode_s8s8_sparse", 9, 9,       kSparseBytes,        16,     kMaxLaunchRows,   GemmDecodeSparse,     kMaxJoined},
     {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined, false,  GemmDecodeExperts},
     {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined, false,  GemmDecodeExperts},
     {"gemm_sm90_s4s8",          9, 9,       kNibbles,            16,     0,                Joined<GemmSm90>,     kMaxJoined, true,   Each<GemmSm90>},
     {"gemm_sm90_s8s8",          9, 9,       kBytes,              16,     0,                Joined<GemmSm90>,     kMaxJoined, true,   Each<GemmSm90>},
     {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             16,     0,                Joined<GemmSm90>,     kMaxJoined, true,   Each<GemmSm90>},
+    {"gemm_sm90_s4s8_sparse",   9, 9,       kSparseNibbles,      16,     0,                Joined<GemmSm90Sparse>, kMaxJoined, true},
+    {"gemm_sm90_s8s8_sparse",   9, 9,       kSparseBytes,        16,     0,                Joined<GemmSm90Sparse>, kMaxJoined, true},
     {"gemm_sm90_p2s8",          9, 9,       kCodewords2,         16,     0,                Joined<GemmSm90Codewords>, kMaxJoined},
     {"gemm_sm90_p3s8",          9, 9,       kCodewords3,         16,     0,                Joined<GemmSm90Codewords>, kMaxJoined},
     {"gemm_sm90_p4s8",          9, 9,       kCodewords4,         16,     0,                Joined<GemmSm90Codewords>, kMaxJoined},
@@ -128,6 +133,8 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
   }
   if (w.second_level) return kLevels;
   if (w.lattice()) return CodewordKind(w.bits);
+  const WeightKind sparse = nibbles ? kSparseNibbles : kSparseBytes;
+  if (w.sparse && w.symmetric && Takes(capability, sparse, a.bits)) return sparse;
   return nibbles ? kNibbles : kBytes;
 }
 
@@ -142,7 +149,9 @@ int PieceOf(const ProductFormat& product) {
 KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens) {
   const WeightKind kind = KindOf(capability, product);
   KernelUse use = {.name = ChooseKernel(capability, kind, product.activations.bits, tokens).name,
-                   .instead = InsteadText(product, StoredBits(kind), kind == kLevels)};
+                   .instead = InsteadText(product, {.bits = StoredBits(kind),
+                                                    .levels = kind == kLevels,
+                                                    .sparse = IsSparse(kind)})};
   const auto add = [&](std::string_view text) {
     if (!use.instead.empty()) use.instead += ", ";
     use.instead += text;

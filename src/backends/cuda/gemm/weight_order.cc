@@ -34,14 +34,14 @@ uint32_t FourCodes(const uint8_t* row, int64_t input) {
   }
 }
 
-// One block from 64 rows of codes, `row_bytes` apart; nibbles are changed by `flip`.
-template <int kBits>
+// One block from 64 rows of 16 kSteps codes, `row_bytes` apart; nibbles are changed by `flip`.
+template <int kBits, int64_t kSteps = 8>
 void OrderBlock(const uint8_t* rows, int64_t row_bytes, uint32_t flip, uint8_t* block) {
   for (int64_t t = 0; t < kThreads; ++t) {
     const int64_t lane = t % 32;
     const uint8_t* upper = rows + (t / 32 * 16 + lane / 4) * row_bytes;
     const uint8_t* lower = upper + 8 * row_bytes;
-    for (int64_t step = 0; step < 8; ++step) {  // registers 2 step and 2 step + 1
+    for (int64_t step = 0; step < kSteps; ++step) {  // registers 2 step and 2 step + 1
       const int64_t input = 16 * step + 4 * (lane % 4);
       const uint32_t codes[] = {FourCodes<kBits>(upper, input), FourCodes<kBits>(lower, input)};
       if constexpr (kBits == 8) {
@@ -64,6 +64,48 @@ void OrderCodewords(const uint8_t* rows, int64_t row_bytes, int bits, uint8_t* b
     std::memcpy(word, code + bits - 2, 2);
     if (bits == 4) std::memcpy(word + 2048, code, 2);
     if (bits == 3) block[2048 + 8 * t + 2 * step + h] = *code;
+  }
+}
+
+// The places of a block's sparse codes, from 64 rows of them, `row_bytes` apart.
+void OrderPlaces(const uint8_t* rows, int64_t row_bytes, uint8_t* places) {
+  constexpr int64_t kWord = 4;  // bytes, of 32 inputs
+  for (int64_t t = 0; t < kThreads; ++t) {
+    const int64_t lane = t % 32, row = t / 32 * 16 + lane / 4 + 8 * (lane % 2);
+    for (int64_t s = 0; s < 2; ++s) {
+      const uint8_t* const word = rows + row * row_bytes + kWord * (2 * s + lane / 2 % 2);
+      std::memcpy(places + 2 * kWord * t + kWord * s, word, kWord);
+    }
+  }
+}
+
+// Orders 64 rows of sparse weights from `first` on. Behind the last output or input codes are 0, at
+// places that are as good as any.
+void OrderSparse(const PackedWeights& w, const WeightOrder& order, int64_t first, uint8_t* block) {
+  constexpr uint8_t kAnyPlaces = 0x44;  // 0 and 1 of every four
+  const int64_t stored = w.format.stored(w.cols), stored_block = kBlockInputs / 2;
+  const int64_t code_bytes = PackedBytes(order.input_blocks * stored_block, order.bits());
+  const int64_t place_bytes = order.input_blocks * kBlockInputs / 8;
+  std::vector<uint8_t> codes(static_cast<size_t>(kBlockOutputs * code_bytes));
+  std::vector<uint8_t> places(static_cast<size_t>(kBlockOutputs * place_bytes), kAnyPlaces);
+  std::vector<int16_t> wide(static_cast<size_t>(stored));
+  for (int64_t i = 0; i < kBlockOutputs && first + i < w.rows; ++i) {
+    const int64_t n = first + i;
+    UnpackCodes(w.codes.as<uint8_t>().data() + n * PackedBytes(stored, w.format.bits), stored,
+                w.format.bits, true, wide.data());
+    const std::vector<int8_t> row(wide.begin(), wide.end());
+    PackCodes(row.data(), stored, order.bits(), codes.data() + i * code_bytes);
+    uint8_t* const to = places.data() + i * place_bytes;
+    const int64_t bytes = PackedBytes(stored, 2);
+    std::memcpy(to, w.places.as<uint8_t>().data() + n * bytes, static_cast<size_t>(bytes));
+    if (stored % 4 != 0) to[stored / 4] |= kAnyPlaces & 0xF0;
+  }
+  for (int64_t k = 0; k < order.input_blocks; ++k, block += order.block_bytes()) {
+    const uint8_t* rows = codes.data() + PackedBytes(k * stored_block, order.bits());
+    order.bits() == 4 ? OrderBlock<4, 4>(rows, code_bytes, 0, block)
+                      : OrderBlock<8, 4>(rows, code_bytes, 0, block);
+    OrderPlaces(places.data() + k * kBlockInputs / 8, place_bytes,
+                block + StoredCodeBytes(order.kind));
   }
 }
 
@@ -129,6 +171,8 @@ void OrderWeights(const PackedWeights& w, const WeightOrder& order, uint8_t* ord
   const uint32_t flip = is_unsigned ? 0x88888888u : 0;  // + 8
   ParallelFor(static_cast<size_t>(order.output_blocks), [&](size_t task) {
     const auto first = static_cast<int64_t>(task) * kBlockOutputs;
+    uint8_t* block = ordered + first / kBlockOutputs * order.input_blocks * order.block_bytes();
+    if (IsSparse(order.kind)) return OrderSparse(w, order, first, block);
     std::vector<uint8_t> padded(static_cast<size_t>(kBlockOutputs * row_bytes));
     for (int64_t i = 0; i < kBlockOutputs && first + i < w.rows; ++i) {
       const uint8_t* packed = codes + (first + i) * packed_bytes;
@@ -139,7 +183,6 @@ void OrderWeights(const PackedWeights& w, const WeightOrder& order, uint8_t* ord
         RepackRow(w, first + i, order.bits(), row);
       }
     }
-    uint8_t* block = ordered + first / kBlockOutputs * order.input_blocks * order.block_bytes();
     for (int64_t k = 0; k < order.input_blocks; ++k, block += order.block_bytes()) {
       const uint8_t* rows = padded.data() + PackedBytes(k * kBlockInputs, order.bits());
       codewords           ? OrderCodewords(rows, row_bytes, order.bits(), block)

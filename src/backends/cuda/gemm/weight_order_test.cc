@@ -136,6 +136,58 @@ TEST(WeightOrderTest, EveryCodewordIsWhereTheKernelsReadIt) {
   }
 }
 
+// The code of output n and input k in blocks of sparse codes: 0 where none is stored.
+int SparseCodeAt(const std::vector<uint8_t>& ordered, const WeightOrder& order, int64_t n,
+                 int64_t k) {
+  const int64_t block = (n / 64 * order.input_blocks + k / 128) * order.block_bytes();
+  const int64_t row = n % 64, s = k % 128 / 64, four = k % 64 / 4;
+  const int64_t places_of = row / 16 * 32 + row % 8 * 4 + row / 8 % 2 + four / 8 * 2;  // thread
+  const int64_t at = block + 64 * 64 * order.bits() / 8 + 8 * places_of + 4 * s + four % 8 / 2;
+  const int places = ordered[static_cast<size_t>(at)] >> four % 2 * 4;
+  for (int64_t i = 0; i < 2; ++i) {
+    if ((places >> 2 * i & 3) != k % 4) continue;
+    const int64_t stored = 2 * four + i;  // of the 32 codes of step s
+    const int64_t thread = row / 16 * 32 + row % 8 * 4 + stored % 16 / 4;
+    const int64_t fragment = 4 * s + stored / 16 * 2 + row / 8 % 2;
+    const int64_t word = order.bits() == 4 ? fragment / 2 : fragment;
+    const uint8_t byte = ordered[static_cast<size_t>(block + word / 4 * 2048 + thread * 16 +
+                                                     word % 4 * 4 + stored % 4)];
+    if (order.bits() == 8) return static_cast<int8_t>(byte);
+    const int nibble = fragment % 2 == 0 ? byte & 15 : byte >> 4;
+    return nibble < 8 ? nibble : nibble - 16;
+  }
+  return 0;
+}
+
+TEST(WeightOrderTest, EverySparseCodeIsWhereTheKernelsReadIt) {
+  Rng rng(5);
+  for (int bits = 2; bits <= 8; ++bits) {
+    const bool nibbles = bits <= 4;
+    const WeightKind kind = nibbles ? WeightKind::kSparseNibbles : WeightKind::kSparseBytes;
+    for (const int64_t rows : {1, 65}) {
+      for (const int64_t cols : {4, 128, 140, 328}) {
+        SCOPED_TRACE(fmt::format("{} bits, {} x {}", bits, rows, cols));
+        const FormatSpec format = {.bits = bits, .sparse = true};
+        const auto linear = RandomLinear(rng, format, rows, {.width = cols}, false);
+        const PackedWeights& view = linear->packed.weights;
+        const WeightOrder order(view, kind);
+        ASSERT_EQ(order.block_bytes(), nibbles ? 3072 : 5120);
+        std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()), 0x5A);
+        OrderWeights(view, order, ordered.data());
+        for (int64_t n = 0; n < order.output_blocks * kBlockOutputs; ++n) {
+          std::vector<int16_t> codes(static_cast<size_t>(cols));
+          if (n < rows) UnpackRow(view, n, codes);
+          codes.resize(static_cast<size_t>(order.input_blocks * kBlockInputs));
+          for (int64_t k = 0; k < order.input_blocks * kBlockInputs; ++k) {
+            ASSERT_EQ(SparseCodeAt(ordered, order, n, k), codes[static_cast<size_t>(k)])
+                << n << ", " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(WeightOrderTest, EveryScaleIsWhereTheKernelsReadIt) {
   Rng rng(2);
   struct Case {

@@ -204,6 +204,18 @@ NIBBLE_MMA(MmaU8S8, "m16n8k32.row.col.s32.u8.s8.s32", int32_t, "r")
 NIBBLE_MMA(MmaU8, "m16n8k32.row.col.s32.u8.u8.s32", int32_t, "r")
 NIBBLE_MMA(MmaS4, "m16n8k64.row.col.s32.s4.s4.s32", int32_t, "r")
 #undef NIBBLE_MMA
+// Of bytes, d[16, 8] += a[16, 64] b[64, 8], where two of every four in a row of a are not 0: `a`
+// has these as the a[16, 32] above, b[i] has inputs 16 i + 4t .. 16 i + 4t+3. `places`: of output g
+// + 8 (t % 2), inputs 32 (t / 2) .. + 31, where each code stands in its four, two bits, rising.
+__device__ __forceinline__ void MmaSparseS8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                            uint32_t b1, uint32_t b2, uint32_t b3,
+                                            uint32_t places) {
+  asm("mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, "
+      "{%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, 0;"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(b2), "r"(b3),
+        "r"(places));
+}
 // d = a b + c of bytes.
 __device__ __forceinline__ void MmaS8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                       uint32_t b1, const int4& c) {
