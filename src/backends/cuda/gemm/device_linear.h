@@ -79,7 +79,7 @@ class DeviceLinear {
   void UploadFloats(const PackedWeights& weights);
   void UploadCodes(const PackedWeights& weights);
   const Kernel& KernelFor(int64_t tokens) const {
-    return ChooseKernel(capability_, kind_, activations_.bits, tokens);
+    return ChooseKernel(capability_, kind_, {weights_, activations_, cols_}, tokens);
   }
   GemmArguments Arguments(const Activations& acts, const Output& output,
                           const DeviceLinear* tail = nullptr) const;

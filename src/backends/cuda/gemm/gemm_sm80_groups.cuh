@@ -18,10 +18,36 @@ class GroupMath {
       : g_(arguments),
         place_(place),
         tile_(place.output_warp * S::kOutputTiles),
-        factor_(1.0f / static_cast<float>(g_.w_block.factor(kKind))) {}
+        factor_(kNibbles ? 1.0f : 1.0f / static_cast<float>(g_.w_block.factor(kKind))) {}
 
   // y += the products of inputs 128 k and on, which are in `stage`.
   __device__ __forceinline__ void AddStage(const Stage<S>& stage, int k, Sums<S>& y) const {
+    if constexpr (kNibbles) {
+      AddNibbles(stage, k, y);
+    } else {
+      AddBytes(stage, k, y);
+    }
+  }
+
+ private:
+  static constexpr bool kNibbles = S::kCodes == Codes::kS4S4;  // on both sides
+  static constexpr WeightKind kKind =
+      S::kWeightBits == 4 ? WeightKind::kNibbleGroups : WeightKind::kByteGroups;
+
+  __device__ __forceinline__ void AddNibbles(const Stage<S>& stage, int k, Sums<S>& y) const {
+    const Operands<S> operands(stage, place_);
+    IntegerSums<S> sums = {};
+    int code_sums[S::kOutputTiles][2] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      MultiplyNibbles(operands, half, sums);
+      const int piece = half * 64 / g_.piece;
+      if ((half + 1) * 64 % g_.piece != 0) continue;
+      if (k * kInputs + piece * g_.piece < g_.cols) AddPiece(stage, k, piece, sums, code_sums, y);
+    }
+  }
+
+  __device__ __forceinline__ void AddBytes(const Stage<S>& stage, int k, Sums<S>& y) const {
     const Operands<S> operands(stage, place_);
     IntegerSums<S> sums = {};
     int code_sums[S::kOutputTiles][2] = {};
@@ -44,10 +70,6 @@ class GroupMath {
       if (k * kInputs + piece * g_.piece < g_.cols) AddPiece(stage, k, piece, sums, code_sums, y);
     }
   }
-
- private:
-  static constexpr WeightKind kKind =
-      S::kWeightBits == 4 ? WeightKind::kNibbleGroups : WeightKind::kByteGroups;
 
   // The address `at` bytes behind the codes of the block with the warp's outputs. Pair(i) is the
   // index of the lane's two outputs in output tile i.

@@ -209,7 +209,7 @@ class Operands {
 // Adds the products of 64 inputs, the first or second half of a stage.
 template <typename S>
 __device__ __forceinline__ void MultiplyNibbles(const Operands<S>& operands, int half,
-                                                Sums<S>& sums) {
+                                                IntegerSums<S>& sums) {
   uint32_t a[S::kOutputTiles][4], b[4];
 #pragma unroll
   for (int i = 0; i < S::kOutputTiles; ++i) {

@@ -71,6 +71,7 @@ constexpr Kernel kTable[] = {
     {"gemm_sm80_s4s4",          8, 0,       kNibbles,            4,      0,                Each<GemmSm80>},
     {"gemm_sm80_s4s8",          8, 0,       kNibbles,            16,     0,                Each<GemmSm80>},
     {"gemm_sm80_s8s8",          8, 0,       kBytes,              16,     0,                Each<GemmSm80>},
+    {"gemm_sm80_s4s4_groups",   8, 0,       kNibbleGroups,       4,      0,                Each<GemmSm80>},
     {"gemm_sm80_s4s8_groups",   8, 0,       kNibbleGroups,       16,     0,                Each<GemmSm80>},
     {"gemm_sm80_s8s8_groups",   8, 0,       kByteGroups,         16,     0,                Each<GemmSm80>},
     {"gemm_grouped",            8, 0,       WeightKind::kPlain,  8,      0,                Each<GemmGrouped>},
@@ -93,6 +94,16 @@ bool Takes(int capability, WeightKind kind, int bits) {
       kTable, [&](const Kernel& kernel) { return kernel.Runs(capability, kind, bits, kMany); });
 }
 
+// The bits of the inputs as kernels multiply them: codes of 4 are bytes where groups end inside an
+// instruction for 64 inputs, or where a side has zeros.
+int BitsOf(WeightKind kind, const ProductFormat& product) {
+  const FormatSpec &w = product.weights, &a = product.activations;
+  const bool whole = PieceOf(product) >= 64 && !w.e2m1() &&
+                     (w.symmetric || w.scales(product.cols) == 1) &&
+                     (a.symmetric || a.groups(product.cols) == 1);
+  return kind == kNibbleGroups && !whole ? std::max(a.bits, 8) : a.bits;
+}
+
 }  // namespace
 
 const Kernel kTailKernel = {.name = "gemm_sm90_tails",
@@ -109,7 +120,9 @@ bool Kernel::Runs(int capability, WeightKind kind, int bits, int64_t tokens) con
          bits <= a_bits && (max_rows == 0 || (bits == 16 ? 2 : 1) * tokens <= max_rows);
 }
 
-const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens) {
+const Kernel& ChooseKernel(int capability, WeightKind kind, const ProductFormat& product,
+                           int64_t tokens) {
+  const int bits = BitsOf(kind, product);
   const auto row = std::ranges::find_if(
       kTable, [&](const Kernel& kernel) { return kernel.Runs(capability, kind, bits, tokens); });
   NIBBLE_CHECK(row != std::end(kTable), "{} tokens, {} bits", tokens, bits);
@@ -148,7 +161,7 @@ int PieceOf(const ProductFormat& product) {
 
 KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens) {
   const WeightKind kind = KindOf(capability, product);
-  KernelUse use = {.name = ChooseKernel(capability, kind, product.activations.bits, tokens).name,
+  KernelUse use = {.name = ChooseKernel(capability, kind, product, tokens).name,
                    .instead = InsteadText(product, {.bits = StoredBits(kind),
                                                     .levels = kind == kLevels,
                                                     .sparse = IsSparse(kind)})};

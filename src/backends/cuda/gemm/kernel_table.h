@@ -31,8 +31,9 @@ struct Kernel {
   bool takes_addend() const { return max_rows > 0 || weights == WeightKind::kHalves; }
 };
 
-// bits: of the inputs.
-const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens);
+// kind: KindOf(capability, product).
+const Kernel& ChooseKernel(int capability, WeightKind kind, const ProductFormat& product,
+                           int64_t tokens);
 
 // The kernel of products with a tail (gemm_sm90_tails.h).
 extern const Kernel kTailKernel;
