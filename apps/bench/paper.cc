@@ -178,6 +178,7 @@ void RunPaper(const BenchArguments& a, const Common& common) {
     if (a.full) shape("llama2-13b", 1, 0);
     shape("llama2-70b", 8, 32768);
     BenchAtomProducts(bench);
+    BenchSparseProducts(bench);
   } else {
     shape(a.shape, 1, 0);
   }

@@ -69,7 +69,9 @@ void BenchLayers(const PaperBench& bench, const std::string& name, const Network
 // and behind what appends the token to the cache.
 void BenchDecodeAttention(const PaperBench& bench, const Network& network, int64_t batch,
                           int64_t keys);
-// paper_atom.cc: 4-bit products of 4096 x 4096 weights without and with Atom's outliers and groups.
+// paper_products.cc: 4-bit products of 4096 x 4096 weights without and with Atom's outliers and
+// groups; products of 2:4 sparse weights beside dense ones.
 void BenchAtomProducts(const PaperBench& bench);
+void BenchSparseProducts(const PaperBench& bench);
 
 }  // namespace nibble::cli

@@ -14,6 +14,7 @@ using cuda::CublasProduct;
 constexpr int64_t kSequence = 2048;
 constexpr int64_t kContext = 1024;  // of a decode step, its own token included
 constexpr int kDecodeLayers = 4;    // one behind the other, so that no cache holds their weights
+constexpr int64_t kDecodedTokens = 50;  // of a measurement of memory
 
 // `tokens` new tokens in each of `batch` sequences, behind `context` others.
 struct Steps {
@@ -128,14 +129,15 @@ void Layers(const PaperBench& bench, const std::string& what, const std::string&
   bench.table.Add(what, shape, work, nibble, {all.begin() + 1, all.end()});
 }
 
-// The memory that a layer takes on the GPU to decode behind `context` tokens, beside that of a
-// layer in bf16: weights, cache, working memory.
+// The memory that a layer takes on the GPU to decode kDecodedTokens behind a prompt of `context`
+// tokens, as in QuaRot's table 17, beside that of a layer in bf16: weights, cache, working memory.
 void Memory(const PaperBench& bench, const std::string& name, const Network& network, int64_t batch,
             int64_t context) {
   const ModelConfig& config = network.config;
   const auto backend = MakeBackend(bench.device, false);
-  const BackendRopes ropes(*backend, config.ropes, context);  // of all layers
-  const Steps steps = {batch, 1, context - 1};
+  const int64_t tokens = context + kDecodedTokens;
+  const BackendRopes ropes(*backend, config.ropes, tokens);  // of all layers
+  const Steps steps = {batch, 1, tokens - 1};
   const auto requested = [](const auto& run) {
     const int64_t before = cuda::RequestedDeviceBytes();
     run();
