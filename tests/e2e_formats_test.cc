@@ -86,6 +86,9 @@ INSTANTIATE_TEST_SUITE_P(
         Formats{"HalfIntegers",
                 "--recipe quipsharp --codebook half-integer --rotation kronecker "
                 "--calib-windows 2 --context 96"},
+        Formats{"Fourier",
+                "--recipe quipsharp --rotation fourier --output-transforms --calib-windows 2 "
+                "--context 96"},
         Formats{"Rules",
                 "--rounding rtn --rule o_proj:w-bits=16 --rule layers.1:a-bits=8 "
                 "--rule layers.2.mlp:w-bits=3,w-group=32,w-asym"},

@@ -31,9 +31,8 @@ std::string ResidualText(const ModelConfig& config, const Recipe& recipe) {
                                      : "the norms behind o and down let no rotation pass, so the "
                                        "residual stream stays as it is";
   }
-  const char* matrix = recipe.rotation == Rotation::kRandom ? "a random orthogonal matrix"
-                       : recipe.rotation == Rotation::kHartley
-                           ? "a Hartley matrix with random signs"
+  const char* matrix = recipe.rotation == Rotation::kRandom    ? "a random orthogonal matrix"
+                       : recipe.rotation == Rotation::kFourier ? "a randomized Fourier transform"
                        : recipe.rotation == Rotation::kKronecker
                            ? "a product of two random matrices with random signs"
                            : "a Hadamard matrix with random signs";

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "transforms/fourier.h"
 #include "transforms/galois_field.h"
 #include "transforms/hadamard_matrix.h"
 #include "transforms/matrix_cache.h"
@@ -75,6 +76,8 @@ std::vector<double> Build(const TransformFactor& factor) {
       return Hartley(n);
     case FactorKind::kRandom:
       return RandomRows(n);
+    case FactorKind::kFourier:
+      return FourierMatrix(factor);
     default:
       const std::span<const int8_t> matrix = HadamardMatrix({n, factor.kind});
       return {matrix.begin(), matrix.end()};
@@ -86,6 +89,7 @@ std::vector<double> Build(const TransformFactor& factor) {
 bool HasFactor(const TransformFactor& factor) {
   const int64_t n = factor.order;
   if (factor.hadamard()) return HasHadamard(factor);
+  if (factor.kind == FactorKind::kFourier) return n >= 2 && n % 2 == 0 && n <= kMaxFourierOrder;
   if (n < 2 || n > kMaxFactorOrder) return false;
   switch (factor.kind) {
     case FactorKind::kConference:
@@ -102,6 +106,7 @@ bool HasFactor(const TransformFactor& factor) {
 int64_t SquaredLength(const TransformFactor& factor) {
   const int64_t n = factor.order;
   if (factor.kind == FactorKind::kConference) return n - 1;
+  if (factor.kind == FactorKind::kFourier) return n / 2;
   if (factor.kind == FactorKind::kJacobsthal) return n % 4 == 3 ? n + 1 : n;
   return n;
 }

@@ -18,6 +18,8 @@
 //   random      sqrt(n) times an orthogonal matrix, Haar distributed, one for each order: the rows
 //               of n x n normal numbers of Rng(n), each less its parts along the rows before it
 //
+// The complex matrix of kFourier (fourier.h) is flat, too, its real form up to sqrt(2).
+//
 // Sources: Paley, On orthogonal matrices, 1933; Belevitch, Theory of 2n-terminal networks with
 // application to conference telephony, 1950; Hartley, A more symmetrical Fourier analysis applied
 // to transmission problems, 1942.

@@ -11,12 +11,14 @@
 #include "base/checked.h"
 #include "base/target_clones.h"
 #include "base/thread_pool.h"
+#include "transforms/fourier.h"
 
 namespace nibble {
 namespace {
 
 constexpr std::array<std::string_view, kFactorKinds> kKindNames = {
-    "sylvester", "paley1", "paley2", "stored", "conference", "jacobsthal", "hartley", "random"};
+    "sylvester",  "paley1",  "paley2", "stored", "conference",
+    "jacobsthal", "hartley", "random", "fourier"};
 constexpr int64_t kMaxWidth = int64_t{1} << 30;
 
 // Columns processed together: enough for full vectors on every machine, while the tile of the
@@ -97,6 +99,8 @@ void Apply(const TransformSpec& spec, std::span<T> x) {
     stride /= factor.order;
     if (factor.kind == FactorKind::kSylvester) {
       ApplySylvester(factor.order, stride, x);
+    } else if (factor.kind == FactorKind::kFourier) {
+      ApplyFourier(factor, stride, 1, x);
     } else {
       ApplyDense(factor, stride, x);
     }
@@ -116,6 +120,8 @@ std::string_view NameOf(FactorKind kind) {
       return "Hartley";
     case FactorKind::kRandom:
       return "random";
+    case FactorKind::kFourier:
+      return "Fourier";
     default:
       return "Hadamard";
   }

@@ -48,7 +48,8 @@ TransformSpec FullHadamard(int64_t n);
 // differ.
 std::optional<TransformSpec> RandomKronecker(int64_t n);
 
-// y = M x for one row of width() elements, in place, with sums in the element type.
+// y = M x for one row of width() elements, in place, with sums in the element type but for Fourier
+// factors (fourier.h).
 void ApplyTransform(const TransformSpec& spec, std::span<double> x);
 void ApplyTransform(const TransformSpec& spec, std::span<float> x);
 

@@ -62,6 +62,14 @@ const std::optional<Factorization>& Search(int64_t n, Memo& memo) {
   return best;
 }
 
+int64_t SumOfPrimes(int64_t n) {
+  int64_t sum = 0;
+  for (int64_t p = 2; n > 1; ++p) {
+    for (; n % p == 0; n /= p) sum += p;
+  }
+  return sum;
+}
+
 std::vector<int8_t> Sylvester(int64_t order) {
   std::vector<int8_t> matrix;
   for (int64_t i = 0; i < order; ++i) {
@@ -139,6 +147,7 @@ std::vector<TransformFactor> FactorHadamard(int64_t n) {
 }
 
 int64_t OperationsPerElement(const TransformFactor& factor) {
+  if (factor.kind == FactorKind::kFourier) return 2 + 2 * SumOfPrimes(factor.order / 2);
   if (factor.kind != FactorKind::kSylvester) return factor.order;
   return std::countr_zero(static_cast<uint64_t>(factor.order));
 }

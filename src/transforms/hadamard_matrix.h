@@ -26,7 +26,8 @@ bool HasHadamard(const TransformFactor& factor);
 // and where there is none (6, 428, ...).
 std::vector<TransformFactor> FactorHadamard(int64_t n);
 
-// Multiply-adds (dense factor: its order) or additions (Sylvester: log2 of it) per element.
+// Multiply-adds (dense factor: its order) or additions (Sylvester: log2 of it) per element. Of a
+// Fourier factor: twice the sum of the prime factors of half its order, and two for the phase.
 int64_t OperationsPerElement(const TransformFactor& factor);
 
 // [order, order], entries +1 and -1, orders up to kMaxFactorOrder. Built at the first call and

@@ -87,6 +87,9 @@ const std::vector<TransformSpec>& Specs() {
       {.factors = {{7, kJacobsthal}, {12, kPaley1}, {2, kSylvester}}},
       {.factors = {{15, kHartley}}, .outer = 3},
       *RandomKronecker(36),
+      {.factors = {{2, kFourier}}, .outer = 2, .inner = 3},
+      {.factors = {{86, kFourier}}, .outer = 2},
+      {.factors = {{7, kJacobsthal}, {12, kFourier, true}, {4, kSylvester}}, .inner = 2},
       {.factors = {{7, kJacobsthal, true}, {5, kJacobsthal}}, .inner = 3},
       {.outer = 7},
   };
@@ -302,6 +305,7 @@ TEST(TransformJson, Texts) {
   EXPECT_EQ(TransformText(FullHadamard(13696)), "Jacobsthal 107 x Hadamard 128");
   EXPECT_EQ(TransformText({.factors = FlatFactors(14), .inner = 64}), "conference 14 across 64");
   EXPECT_EQ(TransformText(FullHadamard(895)), "Jacobsthal 5, 179 blocks");
+  EXPECT_EQ(TransformText({.factors = {{11008, FactorKind::kFourier}}}), "Fourier 11008");
   EXPECT_EQ(TransformText({}), "-");
 }
 
@@ -322,6 +326,11 @@ TEST(TransformJson, RefusesWhatItCannotApply) {
   EXPECT_THROW(read(R"({"order":15,"kind":"jacobsthal"})", ones), Error);
   EXPECT_THROW(read(R"({"order":1,"kind":"hartley"})", ones), Error);
   EXPECT_THROW(read(R"({"order":4097,"kind":"hartley"})", ones), Error);
+  EXPECT_EQ(read(R"({"order":65536,"kind":"fourier"})", ones).order(), 65536);
+  EXPECT_THROW(read(R"({"order":65538,"kind":"fourier"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":11007,"kind":"fourier"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":0,"kind":"fourier"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":-2,"kind":"fourier"})", ones), Error);
   EXPECT_THROW(read(R"({"order":12.5,"kind":"paley1"})", ones), Error);
   EXPECT_THROW(read(R"({"order":-2,"kind":"sylvester"})", ones), Error);
   EXPECT_THROW(read(R"({"order":1,"kind":"sylvester"})", ones), Error);

@@ -8,7 +8,8 @@
 
 namespace nibble {
 
-// Hadamard matrices (hadamard_matrix.h), then matrices of other orders (flat_matrix.h).
+// Hadamard matrices (hadamard_matrix.h), then matrices of other orders (flat_matrix.h); the last is
+// applied without its matrix (fourier.h).
 enum class FactorKind {
   kSylvester,
   kPaley1,
@@ -18,8 +19,9 @@ enum class FactorKind {
   kJacobsthal,
   kHartley,
   kRandom,
+  kFourier,
 };
-inline constexpr int64_t kFactorKinds = 8;
+inline constexpr int64_t kFactorKinds = 9;
 
 struct TransformFactor {
   int64_t order;

@@ -164,6 +164,9 @@ std::vector<TransformSpec> Transforms() {
       {.factors = {FlatFactors(7)[0], twelve, FactorHadamard(4)[0]}, .outer = 3},
       {.factors = {twelve, FlatFactors(2 * 13)[0]}},
       Inverse({.factors = FlatFactors(11), .outer = 9}),
+      {.factors = {{688, FactorKind::kFourier}}},
+      {.factors = {{14, FactorKind::kFourier, true}}, .outer = 3, .inner = 5},
+      {.factors = {twelve, {86, FactorKind::kFourier}, FactorHadamard(4)[0]}},
   };
   for (const int64_t width : {13696, 16, 64, 128, 256, 344, 688, 1024, 1376, 8192, 11008, 14336}) {
     specs.push_back(FullHadamard(width));

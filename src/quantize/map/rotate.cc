@@ -88,14 +88,6 @@ TransformSpec PerHead(Rotation rotation, int64_t heads, int64_t head_dim) {
   return spec;
 }
 
-TransformSpec HartleyOf(int64_t width) {
-  if (width > kMaxFactorOrder) {
-    FailUsage("--rotation hartley is for {} channels at most, the model has {}", kMaxFactorOrder,
-              width);
-  }
-  return {.factors = {{width, FactorKind::kHartley}}};
-}
-
 Matrix<double> LoadWeights(const PackedLinear& linear, const std::string& tensor) {
   if (linear.weights.format.quantized()) return ToF64(InFloats(linear).weights.values);
   RequireFinite(linear.weights.values, tensor);
@@ -138,9 +130,7 @@ Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, 
   if (recipe.rotation == Rotation::kRandom) {
     residual_->dense = RandomOrthogonal(hidden, rng);
   } else {
-    residual_->hadamard = recipe.rotation == Rotation::kHartley
-                              ? HartleyOf(hidden)
-                              : TransformOf(recipe.rotation, hidden);
+    residual_->hadamard = TransformOf(recipe.rotation, hidden);
     residual_->signs = rng.Signs(static_cast<size_t>(hidden));
   }
 }

@@ -235,12 +235,13 @@ class Fp64Network {
 void ExpectUnchanged(const std::string& directory) {
   const Network source = OpenNetwork(directory);
   const std::vector<int32_t> ids = {3, 41, 7, 7, 60, 12, 33, 1, 0, 25};
-  Recipe plain = kQuarotRecipe, random = kQuarotRecipe, inputs = kQuarotRecipe;
+  Recipe plain = kQuarotRecipe, random = kQuarotRecipe, inputs = kQuarotRecipe,
+         fourier = kQuarotRecipe;
   plain.rotation = Rotation::kNone, random.rotation = Rotation::kRandom;
-  inputs.rotation = Rotation::kInputs;
-  random.output_transforms = inputs.output_transforms = true;
+  inputs.rotation = Rotation::kInputs, fourier.rotation = Rotation::kFourier;
+  random.output_transforms = inputs.output_transforms = fourier.output_transforms = true;
   const Rows exact = Fp64Network(source, plain).Logits(ids);
-  for (const Recipe& recipe : {kQuarotRecipe, random, inputs}) {
+  for (const Recipe& recipe : {kQuarotRecipe, random, inputs, fourier}) {
     const Rows rotated = Fp64Network(source, recipe).Logits(ids);
     for (size_t t = 0; t < ids.size(); ++t) {
       double largest = 0;

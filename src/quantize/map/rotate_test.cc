@@ -49,7 +49,7 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
   const Network source = OpenNetwork(ModelOf(shape));
   Recipe recipe = kQuarotRecipe;
   recipe.rotation = rotation;
-  recipe.output_transforms = rotation != Rotation::kHartley;
+  recipe.output_transforms = rotation != Rotation::kRandom;
   const Plan plan = MakePlan(source.config, recipe);
   const auto backend = MakeExactBackend();
   Rotator rotator(source, recipe, plan, 3);
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
                                 {"residual_multiplier", 0.3},
                                 {"embedding_multiplier", 5.0},
                                 {"logits_scaling", 3.0}}}),
-                     testing::Values(Rotation::kHadamard, Rotation::kRandom, Rotation::kHartley,
+                     testing::Values(Rotation::kHadamard, Rotation::kRandom, Rotation::kFourier,
                                      Rotation::kKronecker)));
 
 // Products of the final norm's outputs of each token with those of each other one.
@@ -196,7 +196,8 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
     const std::vector<float> expected = logits(options.model);
     const std::vector<double> products = ProductsOfStates(options.model, ids);
     for (const Rotation rotation : {Rotation::kHadamard, Rotation::kNone, Rotation::kRandom,
-                                    Rotation::kHartley, Rotation::kKronecker}) {
+                                    Rotation::kFourier, Rotation::kKronecker}) {
+      if (rotation == Rotation::kFourier && shape.hidden % 2 != 0) continue;
       options.recipe.rotation = rotation;
       Quantize(options);
       const bool tied = rotation == Rotation::kHadamard || rotation == Rotation::kNone ||
@@ -223,6 +224,14 @@ TEST(Plan, HeadsAndWidthsAreMixedInFull) {
   EXPECT_EQ(plan.at(0, Role::kO).input_transform,
             (TransformSpec{.factors = {{6, FactorKind::kConference}}, .inner = 16}));
   EXPECT_EQ(plan.at(1, Role::kDown).input_transform.order(), 344);
+  Recipe fourier = kQuarotRecipe;
+  fourier.rotation = Rotation::kFourier;
+  EXPECT_EQ(MakePlan(c, fourier).at(0, Role::kO).input_transform,
+            (TransformSpec{.factors = {{96, FactorKind::kFourier}}}));
+  c.intermediate_size = 345;
+  EXPECT_THAT([&] { MakePlan(c, fourier); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("345 is no even number")));
+  c.intermediate_size = 344;
   Recipe none = kQuarotRecipe;
   none.rotation = Rotation::kNone;
   const Plan plain = MakePlan(c, none);

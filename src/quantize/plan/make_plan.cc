@@ -13,8 +13,9 @@ namespace nibble {
 namespace {
 
 // Online part of the attention output's rotation: across heads, whose own Hadamards are folded into
-// V and O.
+// V and O. A Fourier transform takes heads of any number as one row.
 TransformSpec AcrossHeads(Rotation rotation, const HeadShape& shape) {
+  if (rotation == Rotation::kFourier) return TransformOf(rotation, shape.q_width());
   TransformSpec spec;
   spec.factors = FlatFactors(shape.heads);
   if (rotation == Rotation::kKronecker && shape.heads > 1) {

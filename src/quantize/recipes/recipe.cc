@@ -5,6 +5,7 @@
 #include <array>
 
 #include "quantize/recipes/recipe_fields.h"
+#include "transforms/fourier.h"
 
 namespace nibble {
 namespace {
@@ -18,7 +19,7 @@ constexpr const Recipe* kRecipes[] = {
 
 std::string_view RotationName(Rotation rotation) {
   constexpr std::string_view kNames[] = {"none",   "inputs",  "hadamard",
-                                         "random", "hartley", "kronecker"};
+                                         "random", "fourier", "kronecker"};
   return kNames[static_cast<size_t>(rotation)];
 }
 
@@ -74,6 +75,11 @@ bool TurnsResidual(const ModelConfig& config, const Recipe& recipe) {
 }
 
 TransformSpec TransformOf(Rotation rotation, int64_t width) {
+  if (rotation == Rotation::kFourier) {
+    const TransformFactor factor = {width, FactorKind::kFourier};
+    if (HasFactor(factor)) return {.factors = {factor}};
+    FailUsage("--rotation fourier: {} is no even number of at most {}", width, kMaxFourierOrder);
+  }
   if (rotation != Rotation::kKronecker) return FullHadamard(width);
   if (const auto product = RandomKronecker(width)) return *product;
   FailUsage("--rotation kronecker: {} is no product of two numbers of at most {}", width,

@@ -16,12 +16,14 @@ namespace nibble {
 
 // The rotation of the residual stream. kNone: no online transforms either. kInputs: the stream
 // stays as it is, and what stands behind its norms has a Hadamard transform online; so it is with
-// all others in networks whose stream nothing may turn. kHartley: the real form of QuIP#'s
-// randomized Fourier transform.
+// all others in networks whose stream nothing may turn.
+//
+// kFourier: QuIP#'s randomized Fourier transform (transforms/fourier.h) of the stream and online of
+// all that o and down read, and of outputs; heads keep a Hadamard matrix each.
 //
 // kKronecker: QuIP's transform, products of two random matrices (RandomKronecker), of the stream,
 // of heads and online of what o and down read.
-enum class Rotation { kNone, kInputs, kHadamard, kRandom, kHartley, kKronecker };
+enum class Rotation { kNone, kInputs, kHadamard, kRandom, kFourier, kKronecker };
 // kStored: keeps the codes that the source has and rounds its other linears to nearest
 // (models/import/stored_codes.h).
 enum class Rounding { kNearest, kGptq, kStored };
@@ -220,8 +222,8 @@ int64_t TailColumns(const Recipe& recipe, int64_t hidden_size, int64_t width);
 
 // Returns whether the residual stream is rotated, and norms are folded into what reads them.
 bool TurnsResidual(const ModelConfig& config, const Recipe& recipe);
-// The transform of an input or of the residual stream that a rotation takes, but for kRandom and
-// kHartley of the latter. Throws (usage) where a width has no factors for kKronecker.
+// The transform of an input or of the residual stream that a rotation takes, but for kRandom of the
+// latter. Throws (usage) where a width has no factors for kKronecker or is odd for kFourier.
 TransformSpec TransformOf(Rotation rotation, int64_t width);
 // Returns whether a user turned this field on.
 bool Asks(const Recipe& recipe, std::string_view field);

@@ -321,10 +321,11 @@ std::vector<RecipeField> OtherFormatFields() {
 
 std::vector<RecipeField> MethodFields() {
   return {
-      {"rotation", Names({"none", "inputs", "hadamard", "random", "hartley", "kronecker"}),
+      {"rotation", Names({"none", "inputs", "hadamard", "random", "fourier", "kronecker"}),
        "Of the residual stream, or of each input behind a norm, online; none drops all transforms. "
-       "kronecker: products of two random matrices as in QuIP, also for heads and the inputs of o "
-       "and down, where others have Hadamard matrices",
+       "fourier: QuIP#'s randomized Fourier transform, also of the inputs of o and down. "
+       "kronecker: products of two random matrices as in QuIP, also for these and heads. Others "
+       "have Hadamard matrices there",
        Set<&Recipe::rotation>, Always, Get<&Recipe::rotation>},
       {"online", Switch("no-online"),
        "With a rotation: the transforms at run time too, of heads and of down's input",

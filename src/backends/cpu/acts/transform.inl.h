@@ -8,12 +8,15 @@
 //
 // Dense +-1 factors ("four Russians", Arlazarov et al. 1970): the 16 signed sums of four inputs are
 // tabulated for a tile of kTile lanes, so an output is order/4 table loads and adds. AMX multiplies
-// them on matrix tiles (amx/amx_transform.cc). Other dense factors take the multiply-adds.
+// them on matrix tiles (amx/amx_transform.cc). Other dense factors take the multiply-adds, and
+// Fourier factors go to KissFFT.
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <type_traits>
 
 #include "backends/cpu/acts/transform_plan.h"
+#include "transforms/fourier.h"
 
 #if defined(NIBBLE_CPU_TRANSFORM_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef NIBBLE_CPU_TRANSFORM_INL_H
@@ -369,6 +372,8 @@ inline void TransformGroup(const TransformPlan& plan, float* x, int64_t rows) {
     const float scale = &axis == &plan.axes.back() ? plan.scale : 1.0f;
     if (axis.dense()) {
       DenseAxis(axis, scale, x, count);
+    } else if (axis.fourier) {
+      ApplyFourier(*axis.fourier, axis.after, scale, std::span(x, static_cast<size_t>(count)));
     } else {
       SylvesterAxis(axis, scale, x, count);
     }

@@ -61,9 +61,15 @@ TransformPlan MakePlan(const TransformSpec& spec, bool amx) {
   for (const TransformFactor& factor : spec.factors) {
     after /= factor.order;
     if (factor.order == 1) continue;
-    TransformAxis axis = {
-        .order = factor.order, .after = after, .patterns = {}, .signs = {}, .entries = {}};
-    if (factor.kind != FactorKind::kSylvester) {
+    TransformAxis axis = {.order = factor.order,
+                          .after = after,
+                          .patterns = {},
+                          .signs = {},
+                          .entries = {},
+                          .fourier = {}};
+    if (factor.kind == FactorKind::kFourier) {
+      axis.fourier = factor;
+    } else if (factor.kind != FactorKind::kSylvester) {
       if (!factor.hadamard()) {
         axis.entries = Entries(factor);
       } else if (amx) {
@@ -75,7 +81,10 @@ TransformPlan MakePlan(const TransformSpec& spec, bool amx) {
       plan.row_group = std::max(plan.row_group, axis.columns() / std::gcd(axis.columns(), columns));
     }
     const int64_t dense_cost = 1 + factor.order / (!factor.hadamard() ? 4 : amx ? 48 : 12);
-    plan.row_cost += spec.width() * (axis.dense() ? dense_cost : 2);
+    const int64_t cost = axis.fourier   ? OperationsPerElement(factor)
+                         : axis.dense() ? dense_cost
+                                        : 2;
+    plan.row_cost += spec.width() * cost;
     plan.axes.push_back(std::move(axis));
   }
   return plan;

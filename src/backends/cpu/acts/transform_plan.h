@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "backends/cpu/gemm/int_kernels.h"
@@ -25,8 +26,9 @@ struct TransformAxis {
   // Dense, +-1: [order / 4][order / 4][4 rows], kTile times the number whose bit i says that the
   // row's entry 4 b + i is -1.
   std::vector<uint8_t> patterns;
-  std::vector<uint16_t> signs;  // the same on AMX: SignProduct::h instead
-  std::vector<float> entries;   // dense, any: [order columns][order rows, padded]
+  std::vector<uint16_t> signs;             // the same on AMX: SignProduct::h instead
+  std::vector<float> entries;              // dense, any: [order columns][order rows, padded]
+  std::optional<TransformFactor> fourier;  // transforms/fourier.h
 
   bool dense() const { return !patterns.empty() || !signs.empty() || !entries.empty(); }
   int64_t columns() const { return signs.empty() ? kTile : kTileOutputs; }  // at once
