@@ -119,7 +119,10 @@ TEST_P(ActsParityTest, TransformsHaveThePrecisionAskedFor) {
                                       {.factors = FullHadamard(32).factors, .inner = 128},
                                       {.factors = FullHadamard(12).factors, .inner = 64},
                                       {.factors = FullHadamard(20).factors, .outer = 3, .inner = 4},
-                                      {.factors = FlatFactors(14), .inner = 64}};
+                                      {.factors = FlatFactors(14), .inner = 64},
+                                      {.factors = {{576, FactorKind::kFourier}}},
+                                      {.factors = {{11008, FactorKind::kFourier}}},
+                                      Inverse({.factors = {{5120, FactorKind::kFourier}}})};
   const double rounding = 0x1p-11, fine = 12 * kUlp;
   for (const TransformSpec& transform : transforms) {
     const int64_t width = transform.width();

@@ -240,6 +240,7 @@ std::vector<Likely> CudaBackend::FindLikelyRows(const float* logits, int64_t wid
 }
 
 LinearId CudaBackend::Upload(const PackedLinear& linear) {
+  acts_.MakeReady(linear);  // what no kernel runs is refused with the first layer
   const auto free = std::ranges::find_if(linears_, [](const auto& l) { return !l.has_value(); });
   const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
   const InputSpec& input = linear.input;

@@ -34,6 +34,12 @@ const HadamardPlan& ActsOps::PlanFor(const InputSpec& spec) {
   return made.first->second.plan();
 }
 
+void ActsOps::MakeReady(const PackedLinear& linear) {
+  if (!linear.input.transform.identity()) PlanFor(linear.input);
+  const TransformSpec& outputs = linear.output_transform;
+  if (!outputs.identity()) PlanFor({.width = outputs.width(), .transform = outputs});
+}
+
 PreparePart ActsOps::Place(const FormatSpec& format, int64_t tokens, int64_t columns, Part& part) {
   const int64_t groups = format.groups(columns);
   Activations& acts = part.acts;

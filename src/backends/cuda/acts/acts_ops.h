@@ -40,6 +40,8 @@ class ActsOps {
   // Backend::Transform.
   void Transform(const TransformSpec& transform, int64_t tokens, std::span<Intermediate* const> all,
                  cudaStream_t stream);
+  // Throws if no kernel runs a transform of the linear.
+  void MakeReady(const PackedLinear& linear);
   const float* Decode(const Activations& acts, cudaStream_t stream);
 
  private:

@@ -6,11 +6,17 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <complex>
+#include <numbers>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "backends/cuda/acts/fourier.cuh"
+#include "backends/cuda/acts/prepare_acts.h"
+#include "backends/cuda/runtime/launch.h"
 #include "base/error.h"
+#include "transforms/fourier.h"
 
 namespace nibble::cuda {
 namespace {
@@ -44,7 +50,7 @@ std::vector<Dense> DenseFactors(const TransformSpec& spec, int bits) {
   int64_t after = spec.order() * spec.inner;
   for (const TransformFactor& factor : spec.factors) {
     after /= factor.order;
-    if (factor.kind == FactorKind::kSylvester) continue;
+    if (factor.kind == FactorKind::kSylvester || factor.kind == FactorKind::kFourier) continue;
     if (factor.order > kMaxDenseOrder) Fail("no CUDA kernel for a {}", TransformText(spec));
     if (!factor.hadamard() || bits == 32) {
       TransformFactor turned = factor;
@@ -66,6 +72,27 @@ std::vector<Dense> DenseFactors(const TransformSpec& spec, int bits) {
   }
   if (factors.size() > kMaxDenseFactors) Fail("no CUDA kernel for a {}", TransformText(spec));
   return factors;
+}
+
+// The plan but for its tables, which lie one behind the other: roots, phases.
+FourierPlan PlanOfFourier(const TransformSpec& spec, std::vector<uint32_t>& tables) {
+  const auto is_fourier = [](const TransformFactor& f) { return f.kind == FactorKind::kFourier; };
+  if (std::ranges::none_of(spec.factors, is_fourier)) return {};
+  const int64_t bytes = 2 * spec.width() * int64_t{sizeof(float)} + kScratchBytes;
+  if (spec.factors.size() > 1 || spec.outer > 1 || spec.inner > 1 ||
+      bytes > Device::Current().shared_bytes) {
+    Fail("this GPU has no kernel for a {}; use --device cpu", TransformText(spec));
+  }
+  const auto points = static_cast<int>(spec.width() / 2);
+  FourierPlan plan = FourierStages(points);
+  plan.inverse = spec.factors[0].transposed;
+  const auto add = [&](std::complex<double> z) {
+    tables.push_back(std::bit_cast<uint32_t>(static_cast<float>(z.real())));
+    tables.push_back(std::bit_cast<uint32_t>(static_cast<float>(z.imag())));
+  };
+  for (int j = 0; j < points; ++j) add(std::polar(1.0, -2 * std::numbers::pi * j / points));
+  std::ranges::for_each(FourierPhases(spec.width()), add);
+  return plan;
 }
 
 Dense SylvesterMatrix(int order) {
@@ -209,6 +236,7 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec, int bits) {
     offsets.push_back(signs.size());
     signs.insert(signs.end(), words.begin(), words.end());
   };
+  plan_.fourier = PlanOfFourier(spec, signs);
   int after = static_cast<int>(spec.order() * spec.inner);
   const std::vector<Dense> factors = DenseFactors(spec, bits);
   for (const Dense& dense : factors) {
@@ -240,6 +268,10 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec, int bits) {
     Fail("no device memory for the signs of {}", TransformText(spec));
   }
   signs_.reset(static_cast<uint32_t*>(memory));
+  if (plan_.fourier.points > 0) {
+    plan_.fourier.roots = reinterpret_cast<const float2*>(signs_.get());
+    plan_.fourier.phases = plan_.fourier.roots + plan_.fourier.points;
+  }
   for (int i = 0; i < plan_.dense_factors; ++i) {
     const uint32_t* const words = signs_.get() + offsets[i];
     if (factors[i].h.empty()) plan_.dense[i].entries = reinterpret_cast<const float*>(words);

@@ -45,6 +45,17 @@ struct TileHadamard {
   }
 };
 
+// A Fourier factor that is a whole row (fourier.cuh). The most stages are those of 3^9 points.
+inline constexpr int kMaxFourierStages = 9;
+struct FourierPlan {
+  int points = 0;  // complex numbers of the row; 0: there is no such factor
+  bool inverse = false;
+  int stages = 0;
+  int radices[kMaxFourierStages] = {};
+  const float2* roots = nullptr;   // [points] e^(-2 pi i j / points)
+  const float2* phases = nullptr;  // [points]
+};
+
 // The columns of products: 64, 96 or 160.
 __host__ __device__ constexpr int PaddedColumns(int columns) {
   return columns <= 64 ? 64 : columns <= 96 ? 96 : 160;
@@ -71,6 +82,7 @@ struct HadamardPlan {
   // transform and behind it, or behind what a block does of it.
   bool halves = false;
   TileHadamard tile;
+  FourierPlan fourier;  // alone: no other factors beside it
 };
 
 }  // namespace nibble::cuda

@@ -8,6 +8,7 @@
 // all others.
 #include <algorithm>
 
+#include "backends/cuda/acts/fourier.cuh"
 #include "backends/cuda/acts/gate.cuh"
 #include "backends/cuda/acts/hadamard.cuh"
 #include "backends/cuda/acts/prepare_acts.h"
@@ -19,6 +20,8 @@
 
 namespace nibble::cuda {
 namespace {
+
+static_assert(sizeof(Scratch) <= kScratchBytes);
 
 // Registers for dense factors of up to 16 * max_steps.
 template <int max_steps>
@@ -250,14 +253,18 @@ __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::
         __syncthreads();
       }
     }
+    float* transformed = row;
+    if constexpr (max_steps == 0 && !spread) {
+      if (h.fourier.points > 0) transformed = ApplyFourier(h.fourier, row, row + a.width);
+    }
     if (h.halves) {
       for (int i = threadIdx.x; i < view.width; i += static_cast<int>(blockDim.x)) {
-        float& value = row[view.layout.At(i)];
+        float& value = transformed[view.layout.At(i)];
         value = HalfPrecision(value);
       }
       __syncthreads();
     }
-    const float* values = row;
+    const float* values = transformed;
     if constexpr (spread) {
       float* const inbox = row + view.layout.At(view.width);
       CrossRanks(view, row, inbox, scratch.rows_barrier());
@@ -307,7 +314,10 @@ Occupancy BestOccupancy(Kernel kernel, int max_threads, size_t shared_bytes) {
 template <int max_steps, typename X, bool spread>
 void Launch(const PrepareArguments& a, int ranks_log2, const Device& device, cudaStream_t stream) {
   const RowView<spread> view(a.width, a.hadamard.segment, ranks_log2, 0);
-  const int floats = view.layout.At(view.width) + (spread ? view.inbox_pitch * view.ranks() : 0);
+  const int beside = spread                          ? view.inbox_pitch * view.ranks()
+                     : a.hadamard.fourier.points > 0 ? a.width
+                                                     : 0;
+  const int floats = view.layout.At(view.width) + beside;
   const size_t shared_bytes = static_cast<size_t>(floats) * sizeof(float);
   if (shared_bytes + sizeof(Scratch) > static_cast<size_t>(device.shared_bytes)) {
     throw Error(ErrorCode::kFailed, "a row of " + std::to_string(a.width) +

@@ -107,9 +107,12 @@ __host__ __device__ constexpr int64_t ScalePitch(int64_t tokens) {
   return (tokens + 3) / 4 * 4;
 }
 
+// Shared memory beside rows, at most.
+inline constexpr int64_t kScratchBytes = 2048;
+
 // Enqueues the op. A dependent launch. A row must fit into the shared memory of a multiprocessor as
 // fp32 (57000 elements on sm_90, 24000 on sm_86 and sm_89); nibble::Error is thrown if it does not,
-// or if the launch is refused.
+// or if the launch is refused. A Fourier factor takes two rows.
 void PrepareActs(const PrepareArguments& args, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -277,8 +277,8 @@ bool FitsRows(const PrepareArguments& a) {
   const bool simple =
       !a.in_parts() && a.main.group == 0 && a.main.bits <= 8 && !a.main.keeps_values();
   return (simple || a.tokens <= kFewTokens) && h.sylvester == 1 && h.dense_factors == 0 &&
-         a.scales == nullptr && a.width <= 8 * kMaxThreads * kMaxPieces && Fits(a.main, 0) &&
-         Fits(a.tail, a.main.columns);
+         h.fourier.points == 0 && a.scales == nullptr && a.width <= 8 * kMaxThreads * kMaxPieces &&
+         Fits(a.main, 0) && Fits(a.tail, a.main.columns);
 }
 
 void PrepareRows(const PrepareArguments& a, cudaStream_t stream) {
