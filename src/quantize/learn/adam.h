@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread_pool.h"
+
 namespace nibble {
 
 class Adam {
@@ -27,11 +29,14 @@ class Adam {
     const auto whole = static_cast<float>(1 / (1 - std::pow(kSquare, n)));
     float *const values = part(kValues), *const means = part(kMeans),
                  *const squares = part(kSquares);
-    for (size_t i = 0; i < count_; ++i) {
-      means[i] += (1 - kMean) * (gradients[i] - means[i]);
-      squares[i] += (1 - kSquare) * (gradients[i] * gradients[i] - squares[i]);
-      values[i] -= rate * means[i] / (std::sqrt(whole * squares[i]) + 1e-12f);
-    }
+    constexpr size_t kTask = 1 << 16;
+    ParallelFor((count_ + kTask - 1) / kTask, [&](size_t task) {
+      for (size_t i = task * kTask; i < std::min((task + 1) * kTask, count_); ++i) {
+        means[i] += (1 - kMean) * (gradients[i] - means[i]);
+        squares[i] += (1 - kSquare) * (gradients[i] * gradients[i] - squares[i]);
+        values[i] -= rate * means[i] / (std::sqrt(whole * squares[i]) + 1e-12f);
+      }
+    });
   }
   // Keeps the values as the best ones so far.
   void KeepBest() { std::copy_n(part(kValues), count_, part(kBestValues)); }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "quantize/learn/block_parameters.h"
+#include "quantize/learn/weight_gradients.h"
 #include "quantize/walk/backprop.h"
 
 namespace nibble {
@@ -32,7 +33,7 @@ class LayerDescent {
         tokens_(context),
         parameters_(parameters),
         backprop_(backend, math, config, plan, {}, {}, 1, context),
-        product_(math.allocator()) {
+        weight_gradients_(math, config, backprop_, context) {
     backprop_.KeepInputs();
   }
 
@@ -45,7 +46,10 @@ class LayerDescent {
     if (share == 0) return loss;
     const Backprop::Matrices matrices = backprop_.MatricesOf(stored, index_);
     const LayerScales factors = backprop_.Backward(
-        matrices, index_, [&](Role role, const float* y) { AddWeights(role, y); },
+        matrices, index_,
+        [&](Role role, const float* y) {
+          parameters_.AddWeights(role, weight_gradients_.Of(plan_, index_, role, y));
+        },
         [&](Role first, const float* exact, const float* gradients) {
           const int64_t count = tokens_ * config_.inputs(index_, first);
           const std::vector<float> floats = Stored(exact, count), back = Stored(gradients, count);
@@ -63,24 +67,6 @@ class LayerDescent {
     math_.Store(values, copy);
     return copy;
   }
-  // The first of the linears that read what this one reads.
-  static Role FirstReader(Role role) {
-    if (role == Role::kK || role == Role::kV) return Role::kQ;
-    return role == Role::kUp ? Role::kGate : role;
-  }
-  void AddWeights(Role role, const float* y_gradients) {
-    const int64_t rows = config_.outputs(index_, role), cols = config_.inputs(index_, role);
-    math_.Multiply({.a = y_gradients,
-                    .b = backprop_.Input(FirstReader(role)),
-                    .transposed = DenseProduct::Transposed::kA,
-                    .rows = rows,
-                    .inner = tokens_,
-                    .cols = cols,
-                    .out = product_.Grow(rows * cols)});
-    Matrix<float> gradients(rows, cols);
-    math_.Store(product_.data(), gradients.data);
-    parameters_.AddWeights(role, std::move(gradients));
-  }
 
   const DenseMath& math_;
   const ModelConfig& config_;
@@ -88,7 +74,7 @@ class LayerDescent {
   const int64_t index_, tokens_;
   BlockParameters& parameters_;
   Backprop backprop_;
-  Buffer<float> product_;
+  WeightGradients weight_gradients_;
 };
 
 }  // namespace

@@ -160,7 +160,6 @@ void Backprop::KeepInput(Role first, const ActsSource& source) {
   if (!keeps_inputs_) return;
   Saved& saved = saved_[static_cast<size_t>(layer_)];
   const InputSpec& input = saved.inputs[first];
-  NIBBLE_CHECK(input.transform.identity());
   Floats& read = saved.read[first] = NewFloats(tokens() * input.width);
   backend_.Copy(backend_.Decode(backend_.PrepareActs(source, tokens(), input)), read.size(),
                 read.data());
