@@ -359,6 +359,17 @@ TEST_F(QuantizeVerb, InterruptedItSaysHowToContinue) {
   ExpectSameFiles("whole", "out");
 }
 
+TEST_F(QuantizeVerb, StoppedWhileALayerIsTunedItGoesOn) {
+  const Arguments tuned = Words("--recipe quipsharp --tune-blocks 2") + kGptq;
+  Quantize("whole", tuned);
+  Process process(Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path("out")} + tuned, "", {});
+  ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/layer-00000.safetensors"); }));
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait().code, 75);
+  EXPECT_GE(Quantize("out", tuned + Arguments{"--resume"})["resumed_layers"], 1);
+  ExpectSameFiles("whole", "out");
+}
+
 TEST_F(QuantizeVerb, StopsBeforeItsFirstLayerToo) {
   Process process(
       Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path("out"), "--learned-rotation"}, "",

@@ -217,6 +217,21 @@ void CheckLearnedClips(const std::string& name, const FormatSpec& weights) {
   FailUsage("{}: --block-epochs needs asymmetric integers on one level: --w-asym --w-clip 1", name);
 }
 
+// Refuses what layers that are rounded in part cannot be tuned with.
+void CheckBlockTuning(const ModelConfig& config, const Recipe& recipe) {
+  if (recipe.tune_epochs == 0) return;
+  if (!Differentiable(config)) {
+    FailUsage(
+        "--tune-blocks: gradients are known of layers with one gated FFN behind attention; use 0");
+  }
+  if (recipe.arranges_channels()) {
+    FailUsage("--tune-blocks: channels are ordered or scaled; use --order none, --output-alpha 0");
+  }
+  if (recipe.gptaq > 0) {
+    FailUsage("--tune-blocks: weights make up for wrong inputs already; use --gptaq 0");
+  }
+}
+
 // Refuses what a search of scales in the source's own channels does not see.
 void CheckScaleSearch(const Recipe& recipe) {
   if (!recipe.searches_scales()) return;
@@ -287,6 +302,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
   plan.norms_folded = TurnsResidual(config, recipe);
   CheckScaleSearch(recipe);
   CheckBlockTraining(config, recipe);
+  CheckBlockTuning(config, recipe);
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("--alpha: this rotation folds the norms away; use --rotation none or inputs, or 0");
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // QuIP# (Tseng et al. 2024): weights of 2 bits (or 3, 4), eight at a time a codeword of the E8
-// lattice, behind QuaRot's rotations. Fine-tuning is --learned-scales: of what QuIP# tunes, the
-// vectors on the output side and the head.
+// lattice, behind QuaRot's rotations. Fine-tuning is --tune-blocks, within layers,
+// and --learned-scales: of what QuIP# tunes in the end, the vectors on the output side and the
+// head.
 //
 // Its transforms of outputs are --output-transforms, which lose where each row has a scale
 // (docs/quality.md).

@@ -112,7 +112,7 @@ Recipe PlainRecipe(Recipe recipe) {
   recipe.key_smoothing = recipe.key_balance = 0;
   recipe.center_keys = recipe.output_clips = false;
   recipe.cache_loss = 0, recipe.scale_steps = 0;
-  recipe.block_epochs = 0, recipe.learned_channels = false;
+  recipe.block_epochs = recipe.tune_epochs = 0, recipe.learned_channels = false;
   recipe.order = none.order, recipe.tail = 0;
   recipe.tail_threshold = recipe.wide_inputs = 0;
   recipe.rounding = Rounding::kNearest;

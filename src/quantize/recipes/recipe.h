@@ -125,6 +125,10 @@ struct Recipe {
   // With learned_channels it learns scales of what its norms and v give out as well.
   int block_epochs = 0;
   bool learned_channels = false;
+  // QuIP#'s fine-tuning within blocks (Tseng et al. 2024, section 5): passes over calibration text
+  // after each input's linears have been rounded, in which the layer's other weights are tuned
+  // (quantize/learn/tune_block.h); 0 = none.
+  int tune_epochs = 0;
   // GPTQ (Frantar et al. 2022).
   bool act_order = false;  // columns by falling Hessian diagonal
   double damp = 0.01;      // share of the mean diagonal added before factoring

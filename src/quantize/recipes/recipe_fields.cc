@@ -439,6 +439,11 @@ std::vector<RecipeField> SearchFields() {
       {"learned-channels", Switch("fixed-channels"),
        "With them, learn scales of what norms and v give out", Set<&Recipe::learned_channels>,
        IfOn<&Recipe::learned_channels, NeedsBlockEpochs>, Get<&Recipe::learned_channels>},
+      {"tune-blocks", Whole(0, 100),
+       "GPTQ: after each input's linears are rounded, so many passes over calibration text that "
+       "tune the layer's other weights and the scales of these towards the float layer's output "
+       "(QuIP#); 0 = off",
+       Set<&Recipe::tune_epochs>, IfOn<&Recipe::tune_epochs, NeedsGptq>, Get<&Recipe::tune_epochs>},
   };
   for (RecipeField& field : fields) field.always_recorded = false;
   return fields;

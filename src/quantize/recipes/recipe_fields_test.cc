@@ -146,6 +146,7 @@ TEST_F(IdleFields, AreErrors) {
            {kQuipsharpRecipe, "codebook=e8,foem=0.1", "--foem 0.1", "codewords"},
            {kStoredRecipe, "output-clips", "--output-clips", "stay"},
            {kRtnRecipe, "learned-channels", "--learned-channels", "--block-epochs"},
+           {kRtnRecipe, "tune-blocks=2", "--tune-blocks 2", "--rounding gptq"},
            {kRtnRecipe, "w-bits=16,scale-steps=20", "--scale-steps 20", "no weights"},
            {kGptqRecipe, "kv-asym", "--kv-asym", "cache"}}) {
     EXPECT_THAT(Refusal(recipe, fields), AllOf(HasSubstr(option), HasSubstr(reason))) << fields;
@@ -200,6 +201,7 @@ TEST_F(IdleFields, AreNotRecorded) {
   EXPECT_EQ(awq["scale-steps"], 10);
   EXPECT_EQ(awq["output-clips"], true);
   EXPECT_FALSE(awq.contains("block-epochs"));
+  EXPECT_FALSE(gptq.contains("tune-blocks"));
   const Json omniquant = record(kOmniquantRecipe, "fixed-channels");
   EXPECT_EQ(omniquant["block-epochs"], 20);
   EXPECT_FALSE(omniquant.contains("learned-channels"));

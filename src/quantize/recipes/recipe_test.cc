@@ -269,6 +269,21 @@ TEST(LayersThatLearn, NeedGradientsAndAsymmetricIntegers) {
   }
 }
 
+TEST(LayersThatAreTuned, NeedGradientsAndTheirOwnInputs) {
+  const auto refusal = [](const char* shape, const char* fields) {
+    return Refusal(FindShape(shape), ChangedRecipe(kQuipsharpRecipe, ParseFields(fields), {}));
+  };
+  EXPECT_EQ(refusal("llama2-7b", "tune-blocks=2"), "");
+  for (const auto& [shape, fields, reason] :
+       std::vector<std::tuple<const char*, const char*, const char*>>{
+           {"mixtral-8x7b", "tune-blocks=2", "gated FFN"},
+           {"llama2-7b", "tune-blocks=2,order=energy", "--order none"},
+           {"llama2-7b", "tune-blocks=2,gptaq=0.5", "--gptaq 0"}}) {
+    EXPECT_THAT(refusal(shape, fields), AllOf(HasSubstr("--tune-blocks"), HasSubstr(reason)))
+        << fields;
+  }
+}
+
 TEST(ModelsWithNormsOfValues, HaveNoOutputsToScale) {
   Recipe recipe = kRtnRecipe;
   recipe.output_smoothing = 0.5;

@@ -8,6 +8,7 @@
 #include "base/progress.h"
 #include "quantize/learn/learn_rotation.h"
 #include "quantize/learn/learn_scales.h"
+#include "quantize/learn/tune_block.h"
 #include "quantize/map/channels.h"
 #include "quantize/run/work_directory.h"
 #include "quantize/walk/backprop.h"
@@ -73,8 +74,10 @@ double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o)
     weights += static_cast<double>(c.outputs(layer, role) * c.inputs(layer, role));
     if (ExpertOf(role) <= 0) row += static_cast<double>(c.outputs(layer, role));
   }
-  // A layer that learns is there with its scales, its clips and its gradients as well.
-  double max = (o.recipe.block_epochs > 0 ? 40 : 12) * weights, left = weights;
+  // A layer that learns is there with its scales, its clips, its gradients and their moments as
+  // well.
+  const bool learns = o.recipe.block_epochs > 0 || o.recipe.tune_epochs > 0;
+  double max = (learns ? 40 : 12) * weights, left = weights;
   if (o.recipe.rounding != Rounding::kGptq || o.device != "cpu") return max;
   const int networks = o.recipe.gptaq > 0 ? 2 : 1;
   // A backend has each linear's codes once more in its kernels' order; GPTAQ's reference has 8
@@ -113,7 +116,9 @@ double SearchedBytes(const ModelConfig& c, const QuantizeOptions& o) {
   };
   const bool searches = o.recipe.searches_scales() || o.recipe.output_clips;
   return (searches ? of(std::min(o.calibration_windows, kStatisticsWindows)) : 0) +
-         (o.recipe.block_epochs > 0 ? 2 * of(o.calibration_windows) : 0);
+         (o.recipe.block_epochs > 0 ? 2 * of(o.calibration_windows) : 0) +
+         (o.recipe.tune_epochs > 0 ? 2 * of(o.calibration_windows) + BlockTuningBytes(c, o.context)
+                                   : 0);
 }
 
 // Bytes on a GPU: windows, the widest Hessians with what GPTQ makes of them, and the largest

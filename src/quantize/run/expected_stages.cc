@@ -52,6 +52,9 @@ Work WorkOf(const ModelConfig& c, const Recipe& recipe) {
   return work;
 }
 
+// Of a layer, behind which others are left to be tuned: all but down.
+constexpr double kTunedSets = 3;
+
 // Operations per second of the kinds of work.
 struct Rates {
   double floats;     // passes of layers in fp32, their inputs looked at
@@ -149,9 +152,11 @@ std::vector<ProgressJob::Stage> ExpectedStages(const ModelConfig& c, const Plan&
   // Weights that are rounded for trials of clips, and in each step of layers that learn.
   const double steps = recipe.block_epochs * static_cast<double>(options.calibration_windows);
   const double trials = (recipe.output_clips ? kTriedOutputClips : 0) + steps;
-  const double prepared = layers * plain.weights * trials / rates.table +
-                          (recipe.output_clips ? pass(kStatisticsWindows) : 0) +
-                          6 * parameters * tokens * recipe.block_epochs / rates.learning;
+  const double prepared =
+      layers * plain.weights * trials / rates.table +
+      (recipe.output_clips ? pass(kStatisticsWindows) : 0) +
+      6 * parameters * tokens * recipe.block_epochs / rates.learning +
+      kTunedSets * 6 * layers * plain.weights * tokens * recipe.tune_epochs / rates.learning;
   add(gptq, "quantize",
       prepared +
           layers * (calibrated + work.rounding / rates.rounding + plain.weights / rates.moved));

@@ -66,7 +66,14 @@ void DecideOnScales(Job& job) {
     FailUsage("--learned-scales: {}", job.scale_tuning_skipped);
   }
   job.plan.provenance["learned-scales"] = recipe.learned_scales;
-  if (recipe.learned_scales) PlanInputScales(job.source.config, job.plan);
+}
+
+// What is behind norms has scales where something learns them.
+void PlanScales(Job& job) {
+  const Recipe& recipe = job.options.recipe;
+  if (recipe.learned_scales || recipe.tune_epochs > 0) {
+    PlanInputScales(job.source.config, job.plan);
+  }
 }
 
 }  // namespace
@@ -85,10 +92,13 @@ Job PrepareJob(const QuantizeOptions& options) {
   }
   if (o.calibration_windows < 0) FailUsage("--calib-windows must be at least 1");
   if (o.calibration_windows == 0) o.calibration_windows = o.effort.WindowsFor(c, o.context);
+  if (o.recipe.tune_epochs > 0 && o.calibration_windows < 2) {
+    FailUsage("--tune-blocks: one window is held out; use --calib-windows 2 or more");
+  }
   o.recipe = FittedTo(c, o.recipe);
   job.plan = MakePlan(job.source, o.recipe);
   // Weights that stay at 16 bits leave nothing to calibrate.
-  if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
+  if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest, o.recipe.tune_epochs = 0;
   Json& provenance = job.plan.provenance;
   provenance["recipe"] = o.recipe.name;
   provenance["seed"] = o.seed;
@@ -96,6 +106,7 @@ Job PrepareJob(const QuantizeOptions& options) {
     provenance["rules"].push_back(fmt::format("{}:{}", rule.pattern, rule.fields));
   }
   DecideOnScales(job);
+  PlanScales(job);
   if (!o.recipe.calibrates()) return job;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
   provenance["calibration_windows"] = o.calibration_windows;

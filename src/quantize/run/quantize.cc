@@ -15,6 +15,7 @@
 #include "quantize/learn/learn_rotation.h"
 #include "quantize/learn/learn_scales.h"
 #include "quantize/learn/train_block.h"
+#include "quantize/learn/tune_block.h"
 #include "quantize/map/channel_scales.h"
 #include "quantize/map/search_scales.h"
 #include "quantize/plan/choose_clips.h"
@@ -205,7 +206,8 @@ LossWeights WeightsOfLoss(const Job& job, const Rotator& rotator, const FloatLay
                          [&](double tokens) { UpdateOrStop(progress, tokens); });
 }
 
-// What a recipe does to a layer's weights right before they are rounded.
+// What a recipe does to a layer's weights right before they are rounded, and to those that are left
+// while the layer is.
 class Preparation {
  public:
   Preparation(const Job& job, const Rotator& rotator, Backend& backend) {
@@ -215,14 +217,19 @@ class Preparation {
     if (recipe.output_clips) {
       clips_.emplace(backend, c, job.plan, rotator.embedding(), TextOfStatistics(job), context);
     }
-    if (recipe.block_epochs == 0) return;
+    if (recipe.block_epochs == 0 && recipe.tune_epochs == 0) return;
     math_ = LearningMath(backend);
-    training_.emplace(backend, *math_, c, recipe, job.plan, rotator.embedding(), job.calibration,
-                      context);
+    const auto begin = [&](auto& learning) {
+      learning.emplace(backend, *math_, c, recipe, job.plan, rotator.embedding(), job.calibration,
+                       context);
+    };
+    if (recipe.block_epochs > 0) begin(training_);
+    if (recipe.tune_epochs > 0) begin(tuning_);
   }
 
   void Prepare(int64_t index, FloatLayer& layer, const Calibration::Progress& progress) {
     if (clips_) clips_->Clip(index, layer);
+    if (tuning_) tuning_->Begin(index, layer);
     if (!training_) return;
     training_->Train(index, layer, [&](double share) { progress(share, "learning"); });
   }
@@ -230,15 +237,25 @@ class Preparation {
   void Skip(int64_t index, const FloatLayer& layer) {
     if (clips_) clips_->Skip(index, layer);
     if (training_) training_->Skip(index, layer);
+    if (tuning_) tuning_->Begin(index, layer);
+  }
+  // What rounding calls between the sets of a layer; empty: nothing.
+  Calibration::Tune tune() {
+    if (!tuning_) return {};
+    return [this](LinearSet set, FloatLayer& rest, LayerWeights& stored, const auto& progress) {
+      tuning_->Tune(set, rest, stored, progress);
+    };
   }
   void Pass(int64_t index, const LayerWeights& rounded) {
     if (training_) training_->Pass(index, rounded);
+    if (tuning_) tuning_->Pass(rounded);
   }
 
  private:
   std::optional<OutputClips> clips_;
   std::unique_ptr<DenseMath> math_;
   std::optional<BlockTraining> training_;
+  std::optional<BlockTuning> tuning_;
 };
 
 // Rounds one layer after the other, with one in memory.
@@ -279,8 +296,9 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       if (work.FindLearned(c)) work.FailDamaged(LayerShardName(i));
       at(0, "rotated");
       preparation.Prepare(i, layer, at);
-      LayerWeights stored = calibration ? calibration->Round(std::move(layer), i, errors, at)
-                                        : RoundLayerNearest(std::move(layer), job.plan, i, errors);
+      LayerWeights stored =
+          calibration ? calibration->Round(std::move(layer), i, errors, at, preparation.tune())
+                      : RoundLayerNearest(std::move(layer), job.plan, i, errors);
       preparation.Pass(i, stored);
       work.SaveLayer(i, {std::move(stored), errors}, job.plan);
     }

@@ -6,6 +6,8 @@
 namespace nibble {
 namespace {
 
+constexpr double kRoundedShare = 0.1;  // of a set's time, the rest of which tuning takes
+
 // The plan of GPTAQ's reference: the network as it is, but for 8 bits where both weights and
 // activations are to have no more. Their error is small beside what is compared, and products of
 // integers take a quarter of the time.
@@ -41,16 +43,22 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
 }
 
 LayerWeights Calibration::Round(FloatLayer layer, int64_t index, std::map<Role, double>& errors,
-                                const Progress& progress) {
+                                const Progress& progress, const Tune& tune) {
   LayerWeights stored = StoreUnquantized(layer, plan_, index);
   const auto sets = static_cast<double>(LinearSets(config_, index).size());
   double rounded = 0;
   last_ = std::chrono::steady_clock::now();
   if (reference_) reference_->Begin(StoreNearest(layer, reference_plan_, index), index);
   stream_.Walk(stored, index, [&](LinearSet set) {
+    const double own = tune ? kRoundedShare : 1;
     RoundSet(set, layer, index, stored, errors, [&](double share, std::string_view what) {
-      progress((rounded + share) / sets, what);
+      progress((rounded + own * share) / sets, what);
     });
+    if (tune) {
+      tune(set, layer, stored,
+           [&](double share) { progress((rounded + own + (1 - own) * share) / sets, "tuning"); });
+      last_ = std::chrono::steady_clock::now();
+    }
     ++rounded;
   });
   if (reference_) reference_->Finish();

@@ -31,10 +31,15 @@ class Calibration {
               SpillFile* file = nullptr, LossWeights weights = {});
 
   using Progress = std::function<void(double share, std::string_view what)>;
+  // Called when a set has been rounded, with what is not rounded yet and the others as they are
+  // stored: it may change the weights of `rest` and the scales of the set (quantize/learn).
+  // progress(share of the call that is done).
+  using Tune = std::function<void(LinearSet set, FloatLayer& rest, LayerWeights& stored,
+                                  const std::function<void(double)>& progress)>;
   // errors[role] receives the relative output error of each rounded linear. The memory of `layer`
   // is given back linear by linear.
   LayerWeights Round(FloatLayer layer, int64_t index, std::map<Role, double>& errors,
-                     const Progress& progress);
+                     const Progress& progress, const Tune& tune = {});
   // A layer finished by an earlier run; `layer` is needed for GPTAQ's reference.
   void Skip(const LayerWeights& stored, const FloatLayer& layer, int64_t index);
   // The seconds of all calls of Round.

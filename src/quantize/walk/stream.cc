@@ -127,6 +127,7 @@ InputSpec Stream::Planned(Role role, const PackedLinear& linear) const {
   // Weights that are known say whether a tail splits their columns: floats have none.
   if (linear.weights.cols > 0) input.tail_width = input.width - linear.weights.cols;
   input.gather = linear.input.gather;
+  input.scales = linear.input.scales;
   return input;
 }
 
