@@ -77,7 +77,8 @@ KernelUse KernelFor(Isa isa, const ProductFormat& product, int64_t tokens) {
     return {ValueKernel(isa).name, InsteadText(product, {.bits = kValues})};
   }
   const IntPanels panels = PanelLayout(w, 1, product.cols, a);
-  return {ChooseKernel(isa, panels, tokens).name, InsteadText(product, {.bits = panels.bits, .levels = true})};
+  return {ChooseKernel(isa, panels, tokens).name,
+          InsteadText(product, {.bits = panels.bits, .levels = true})};
 }
 
 }  // namespace nibble::cpu
