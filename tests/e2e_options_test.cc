@@ -74,7 +74,7 @@ TEST_F(Options, OfRecipesReachThePlan) {
        "--rotation fourier",
        {{"/provenance/rotation", "hadamard", "fourier"},
         {"/linears/layers.1.o/input_transform/factors/0/kind", "sylvester", "fourier"},
-        {"/linears/layers.1.down/input_transform/factors/0/kind", "stored", "fourier"}}},
+        {"/linears/layers.1.down/input_transform/factors/0/kind", "paley1", "fourier"}}},
       {"quipsharp", "--codebook none", {{gate + "/weights/codebook", "e8p", Json()}}},
       {"quik",
        "--a-sym --tail-bits 8 --tail 1024 --order energy",

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // QuIP#'s fine-tuning within blocks (Tseng et al. 2024, section 5, algorithm 5): each time that
 // linears of a layer have been rounded, the others' float weights are tuned, and the scales of
-// those linears (of rows, and of what they read behind a norm). The layer's output comes close to
-// the float network's: the loss is the mean squared error. Gradients are Backprop's, the descent
-// Adam's.
+// those linears (of rows, and of what they read behind a norm).
+//
+// The layer's output comes close to the float network's: the loss is the mean squared error.
+// Gradients are Backprop's, the descent Adam's.
 //
 // The paper tunes a layer on what the float network gives it. Here it is what the rounded one
 // does, so that a layer makes up for those before (docs/quality.md).

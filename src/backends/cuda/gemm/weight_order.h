@@ -19,10 +19,9 @@
 //               32 s + 8 (lane % 4) .. + 7, output as above. Behind them, of 4 bits the lower two
 //               likewise, of 3 bits the lowest at 8 t + 2 s + h.
 //
-//   sparse      registers q < 8 of the 64 codes that a row stores, as above for their bits; behind
-//               them, at 8 t + 4 s, the places of the 16 codes of inputs 64 s + 32 (lane / 2 % 2)
-//               ..
-//               + 31 of output 16 warp + lane / 4 + 8 (lane % 2), two bits each
+//   sparse      registers q < 8 of the 64 codes that a row stores, as above. Behind them, at 8 t +
+//               4 s, the places of inputs 64 s + 32 (lane / 2 % 2) and further, output 16 warp +
+//               lane / 4 + 8 (lane % 2)
 //
 // Weights in groups have BlockScales behind the codes of a block, of its pieces of equal length:
 //

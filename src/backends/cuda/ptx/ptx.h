@@ -205,8 +205,10 @@ NIBBLE_MMA(MmaU8, "m16n8k32.row.col.s32.u8.u8.s32", int32_t, "r")
 NIBBLE_MMA(MmaS4, "m16n8k64.row.col.s32.s4.s4.s32", int32_t, "r")
 #undef NIBBLE_MMA
 // Of bytes, d[16, 8] += a[16, 64] b[64, 8], where two of every four in a row of a are not 0: `a`
-// has these as the a[16, 32] above, b[i] has inputs 16 i + 4t .. 16 i + 4t+3. `places`: of output g
-// + 8 (t % 2), inputs 32 (t / 2) .. + 31, where each code stands in its four, two bits, rising.
+// has these as a[16, 32] above, b[i] has inputs 16 i + 4t and three more.
+//
+// places: of output g + 8 (t % 2), inputs 32 (t / 2) .. + 31, where codes stand in their fours, two
+// bits each, rising.
 __device__ __forceinline__ void MmaSparseS8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                             uint32_t b1, uint32_t b2, uint32_t b3,
                                             uint32_t places) {

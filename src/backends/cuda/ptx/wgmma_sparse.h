@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of wgmma.h for 2:4 sparse A, wgmma.m64n128k64: D[64, 256] += A[64, 128] B[256,
-// 128]^T, where two of every four in a row of A are not 0. A thread's a[0..7] are the fragments of
-// these 64 as if they were a matrix of their own; a[8 + s] has the places of MmaSparseS8 (ptx.h)
-// for inputs 64 s and further.
+// 128]^T, where two of every four in a row of A are not 0.
+//
+// A thread's a[0..7] are the fragments of these as if they were a matrix [64, 64]; a[8 + s] has the
+// places of MmaSparseS8 (ptx.h) for inputs 64 s and further.
 #pragma once
 
 #include "backends/cuda/ptx/wgmma.h"
