@@ -18,7 +18,7 @@ namespace {
 
 using Wide = std::complex<long double>;
 
-constexpr FactorKind kFourier = FactorKind::kFourier;
+constexpr FactorKind kKind = FactorKind::kFourier;
 
 // e^(2 pi i turns)
 Wide Turned(long double turns) {
@@ -65,7 +65,7 @@ double FourierTolerance(const TransformSpec& spec, const std::vector<double>& x)
 }
 
 void ExpectDefinition(int64_t n, size_t step) {
-  const TransformSpec spec = {.factors = {{n, kFourier}}};
+  const TransformSpec spec = {.factors = {{n, kKind}}};
   const std::vector<double> x = Normals(n, static_cast<uint64_t>(n));
   std::vector<double> y = x;
   ApplyTransform(spec, y);
@@ -101,7 +101,7 @@ TEST(Fourier, IsTheSumOfItsDefinitionForWidthsOfModels) {
 TEST(Fourier, SinglePrecisionIsRoundedOnce) {
   for (const int64_t n : {2, 86, 576, 11008}) {
     for (const bool transposed : {false, true}) {
-      const TransformFactor factor = {n, kFourier, transposed};
+      const TransformFactor factor = {n, kKind, transposed};
       std::vector<double> wide = Normals(4 * n, 5);
       for (double& value : wide) value = static_cast<float>(value);
       std::vector<float> x(wide.begin(), wide.end());
@@ -116,7 +116,7 @@ TEST(Fourier, SinglePrecisionIsRoundedOnce) {
 TEST(Fourier, MatrixIsOrthogonalAndTheTransforms) {
   for (const int64_t n : {2, 4, 6, 16, 58, 90, 128, 172, 344}) {
     for (const bool transposed : {false, true}) {
-      const TransformFactor factor = {n, kFourier, transposed};
+      const TransformFactor factor = {n, kKind, transposed};
       ASSERT_EQ(SquaredLength(factor), n / 2);
       const std::span<const double> matrix = FactorMatrix(factor);
       for (int64_t j = 0; j < n; ++j) {
@@ -138,13 +138,13 @@ TEST(Fourier, SpreadsOneValueOverAllPairs) {
   constexpr int64_t kOrder = 11008;
   std::vector<double> x(kOrder, 0);
   x[4711] = 1;
-  ApplyFourier({kOrder, kFourier}, 1, 1, std::span(x));
+  ApplyFourier({kOrder, kKind}, 1, 1, std::span(x));
   for (size_t k = 0; k < x.size(); k += 2) ASSERT_NEAR(std::hypot(x[k], x[k + 1]), 1, 1e-13);
 }
 
 // Threads share nothing that they write: 43 has no butterfly of its own.
 TEST(Fourier, ThreadsAgree) {
-  const TransformFactor factor = {2 * 43 * 8, kFourier};
+  const TransformFactor factor = {2 * 43 * 8, kKind};
   const std::vector<double> x = Normals(factor.order, 3);
   std::vector<double> expected = x;
   ApplyFourier(factor, 1, 1, std::span(expected));
@@ -164,7 +164,7 @@ TEST(Fourier, ThreadsAgree) {
 
 // The phases are part of the checkpoint format: these are the first two of order 11008.
 TEST(Fourier, PhasesAreFrozen) {
-  const TransformFactor factor = {11008, kFourier};
+  const TransformFactor factor = {11008, kKind};
   for (const auto& [j, re, im] : {std::tuple{0, 0.9207825576036275, -0.3900762510239792},
                                   std::tuple{1, -0.7906937660463882, -0.612211865562388}}) {
     std::vector<double> x(11008, 0);
@@ -176,14 +176,14 @@ TEST(Fourier, PhasesAreFrozen) {
 }
 
 TEST(Fourier, RefusesOddOrdersAndLargeOnes) {
-  EXPECT_TRUE(HasFactor({2, kFourier}));
-  EXPECT_TRUE(HasFactor({kMaxFourierOrder, kFourier}));
+  EXPECT_TRUE(HasFactor({2, kKind}));
+  EXPECT_TRUE(HasFactor({kMaxFourierOrder, kKind}));
   for (const int64_t n :
        {int64_t{-2}, int64_t{0}, int64_t{1}, int64_t{3}, int64_t{11007}, kMaxFourierOrder + 2}) {
-    EXPECT_FALSE(HasFactor({n, kFourier})) << n;
-    EXPECT_THROW(FactorMatrix({n, kFourier}), Error) << n;
+    EXPECT_FALSE(HasFactor({n, kKind})) << n;
+    EXPECT_THROW(FactorMatrix({n, kKind}), Error) << n;
   }
-  EXPECT_THROW(FactorMatrix({kMaxFactorOrder + 2, kFourier}), Error) << "no dense matrix";
+  EXPECT_THROW(FactorMatrix({kMaxFactorOrder + 2, kKind}), Error) << "no dense matrix";
 }
 
 }  // namespace
