@@ -45,10 +45,9 @@ void RunTasks(TasksArguments& a, const Common& common) {
 
 void RunLogLikelihood(const TasksArguments& a, const Common& common) {
   const auto model = Load(a.model, common, a.tasks.decoded);
-  const Tokenizer tokenizer = Tokenizer::Load(a.model);
   Json rows = Json::array();
   std::vector<std::vector<std::string>> table = {{"request", "log-likelihood", "greedy"}};
-  for (const Likelihood& l : EvaluateRequests(*model, tokenizer, a.requests, !a.no_bos)) {
+  for (const Likelihood& l : EvaluateRequests(*model, a.model, a.requests, !a.no_bos)) {
     rows.push_back({{"log_likelihood", l.log_likelihood}, {"is_greedy", l.greedy}});
     table.push_back({std::to_string(table.size()), fmt::format("{:.4f}", l.log_likelihood),
                      l.greedy ? "yes" : "no"});
@@ -95,8 +94,10 @@ void AddEvalTasks(CLI::App& eval, Common& common, Run& run) {
               "nibble eval loglikelihood llama-w4a4kv4 --requests requests.jsonl --json");
   AddTaskOptions(*requests, *a);
   requests
-      ->add_option("--requests", a->requests,
-                   "JSON Lines {\"context\", \"continuation\"}: texts, or arrays of token ids")
+      ->add_option(
+          "--requests", a->requests,
+          "JSON Lines {\"context\", \"continuation\"}: texts, or arrays of token ids, which need "
+          "no tokenizer")
       ->required();
   requests->callback([a, &common, &run] { run = [a, &common] { RunLogLikelihood(*a, common); }; });
 }

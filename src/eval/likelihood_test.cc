@@ -168,11 +168,21 @@ TEST(EvaluateRequests, NamesTheRequestWhoseLogitsAreNotFinite) {
                       << "\n"
                       << R"({"context": [1], "continuation": [6]})"
                       << "\n";
-  const Tokenizer tokenizer = Tokenizer::Load(kTinyModel);
-  EXPECT_EQ(EvaluateRequests(TinyModel(), tokenizer, path.string(), true).size(), 2u);
+  const std::string source = "/no/tokenizer/here";  // ids need none
+  EXPECT_EQ(EvaluateRequests(TinyModel(), source, path.string(), true).size(), 2u);
   const auto bad = TinyWithHeadValue(NAN);
-  EXPECT_THAT(ErrorOf([&] { EvaluateRequests(*bad, tokenizer, path.string(), true); }),
+  EXPECT_THAT(ErrorOf([&] { EvaluateRequests(*bad, source, path.string(), true); }),
               testing::AllOf(HasSubstr(path.string() + ":1: "), HasSubstr("logits are NaN")));
+}
+
+TEST(EvaluateRequests, TextsNeedATokenizer) {
+  const auto path = std::filesystem::path(testing::TempDir()) / "nibble_text_requests.jsonl";
+  std::ofstream(path) << R"({"context": "The", "continuation": " river"})"
+                      << "\n";
+  EXPECT_EQ(EvaluateRequests(TinyModel(), kTinyModel, path.string(), true).size(), 1u);
+  EXPECT_THAT(
+      ErrorOf([&] { EvaluateRequests(TinyModel(), "/no/tokenizer/here", path.string(), true); }),
+      HasSubstr("/no/tokenizer/here"));
 }
 
 TEST(BatchSize, HoldsAboutAPrefillChunk) {

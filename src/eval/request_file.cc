@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eval/request_file.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
@@ -25,22 +28,27 @@ std::vector<Line> ReadLines(const std::string& path) {
   return lines;
 }
 
-Request Encode(const Tokenizer& tokenizer, const Line& line, bool special,
+// tokenizer: without, the line has ids.
+Request Encode(const std::optional<Tokenizer>& tokenizer, const Line& line, bool special,
                const ModelLimits& limits) {
   const std::string first = line.where + ": context", second = line.where + ": continuation";
   if (line.context.is_array()) {
     return JoinPair(JsonAs<std::vector<int32_t>>(line.context, first),
                     JsonAs<std::vector<int32_t>>(line.continuation, second), limits, line.where);
   }
-  return EncodePair(tokenizer, JsonAs<std::string>(line.context, first),
+  return EncodePair(*tokenizer, JsonAs<std::string>(line.context, first),
                     JsonAs<std::string>(line.continuation, second), special, limits, line.where);
 }
 
 }  // namespace
 
-std::vector<Likelihood> EvaluateRequests(Model& model, const Tokenizer& tokenizer,
+std::vector<Likelihood> EvaluateRequests(Model& model, const std::string& source,
                                          const std::string& path, bool special) {
   const std::vector<Line> lines = ReadLines(path);
+  std::optional<Tokenizer> tokenizer;
+  if (!std::ranges::all_of(lines, [](const Line& line) { return line.context.is_array(); })) {
+    tokenizer = Tokenizer::Load(source);
+  }
   std::vector<Request> requests(lines.size());
   ParallelFor(lines.size(), [&](size_t i) {
     requests[i] = Encode(tokenizer, lines[i], special, ModelLimits(model));

@@ -63,7 +63,7 @@ class Digests:
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="nibble-digests-"))
         self.requests = self.work / "requests.jsonl"
         self.requests.write_text(json.dumps(
-            {"context": [5, 900, 17, 33], "continuation": [2000 - 13 * i for i in range(40)]}))
+            {"context": [5, 300, 17, 33], "continuation": [500 - 11 * i for i in range(40)]}))
 
     def add(self, name, *contents):
         digest = hashlib.sha256()
@@ -71,22 +71,23 @@ class Digests:
             digest.update(content if isinstance(content, bytes) else content.encode())
         print(f"{name}\t{digest.hexdigest()[:16]}", flush=True)
 
-    def run(self, *arguments):
-        """What a command prints, or how it refuses, with the working directory's name taken out."""
+    def run(self, name, *arguments):
+        """Digests what a command prints, or how it refuses; returns whether it did not."""
         done = subprocess.run([self.nibble, *map(str, arguments)], capture_output=True, text=True,
                               check=False)
-        text = done.stdout if done.returncode == 0 else done.stderr.splitlines()[-1]
-        return done.returncode == 0, steady_text(text).replace(str(self.work), "")
+        made = done.returncode == 0
+        text = done.stdout if made else done.stderr.splitlines()[-1]
+        self.add(name if made else f"{name} refused",
+                 steady_text(text).replace(str(self.work), ""))
+        return made
 
     def model(self, name, path):
         for device in self.devices:
             place = ["--device", device, "--json"]
-            self.add(f"{name} likelihood {device}",
-                     self.run("eval", "loglikelihood", path, "--requests", self.requests,
-                              *place)[1])
-            self.add(f"{name} tokens {device}",
-                     self.run("generate", path, "--prompt-ids", 5, 900, 17, "--max-tokens", 24,
-                              *place)[1])
+            self.run(f"{name} likelihood {device}", "eval", "loglikelihood", path, "--requests",
+                     self.requests, *place)
+            self.run(f"{name} tokens {device}", "generate", path, "--prompt-ids", 5, 300, 17,
+                     "--max-tokens", 24, *place)
 
     def families(self):
         source = self.work / "families"
@@ -95,11 +96,9 @@ class Digests:
         for model in sorted(source.iterdir()):
             for recipe in RECIPES:
                 name = f"{model.name} {recipe}"
-                made, text = self.run("quantize", model, "-o", out, "--recipe", recipe,
-                                      *FIELDS.get(recipe, []), "--calib-windows", 2, "--context",
-                                      64, "--force")
-                if not made:
-                    self.add(f"{name} refused", text)
+                if not self.run(f"{name} quantize", "quantize", model, "-o", out, "--recipe", recipe,
+                                *FIELDS.get(recipe, []), "--calib-windows", 2, "--context", 64,
+                                "--force"):
                     continue
                 for file in sorted(path for path in out.rglob("*") if path.is_file()):
                     self.add(f"{name} {file.relative_to(out)}", file.read_bytes())
@@ -132,7 +131,7 @@ class Digests:
                 "dry run": ["quantize", TINY, "-o", self.work / "o", "--dry-run", "--json"],
                 "recipe": ["quantize", TINY, "-o", self.work / "o", "--recipe", "none"],
                 "unknown": ["generate", self.work / "absent", "--prompt", "x"]}.items():
-            self.add(f"command {name}", self.run(*command)[1])
+            self.run(f"command {name}", *command)
 
     def server(self):
         server = subprocess.Popen([self.nibble, "serve", TINY, "--port", "0"],
