@@ -120,20 +120,20 @@ TEST(BlockTuning, TakesOtherFormats) {
   Recipe recipe = TunedRecipe(kQuarotRecipe);
   recipe.gptaq = 0, recipe.output_transforms = true, recipe.weights.bits = 3;
   recipe.rules = {{"\\.0\\.(up|o)$", "w-bits=16"}};
-  const auto [layers, first, last] = TunedNetwork({"plain", {}}, recipe).Run();
+  const auto [layers, first, last] = TunedNetwork({"plain", Json::object()}, recipe).Run();
   RecordProperty("ratio", fmt::format("{:.3f}", last / first));
   EXPECT_LT(last, first);
 }
 
 TEST(BlockTuning, GoesOnBehindAFinishedLayerToTheSameBytes) {
-  const TunedNetwork network({"plain", {}}, TunedRecipe(kQuipsharpRecipe));
+  const TunedNetwork network({"plain", Json::object()}, TunedRecipe(kQuipsharpRecipe));
   const std::vector<LayerWeights> whole = network.Run().layers;
   ExpectSameLayers(network.Run({whole[0]}).layers, whole);
 }
 
 // A task runs its own ParallelFor alone.
 TEST(BlockTuning, DoesNotDependOnThreads) {
-  const TunedNetwork network({"plain", {}}, TunedRecipe(kQuipsharpRecipe));
+  const TunedNetwork network({"plain", Json::object()}, TunedRecipe(kQuipsharpRecipe));
   std::vector<LayerWeights> alone;
   ParallelFor(2, [&](size_t task) {
     if (task == 0) alone = network.Run().layers;
