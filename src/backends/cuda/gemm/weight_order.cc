@@ -98,7 +98,6 @@ void OrderSparse(const PackedWeights& w, const WeightOrder& order, int64_t first
     uint8_t* const to = places.data() + i * place_bytes;
     const int64_t bytes = PackedBytes(stored, 2);
     std::memcpy(to, w.places.as<uint8_t>().data() + n * bytes, static_cast<size_t>(bytes));
-    if (stored % 4 != 0) to[stored / 4] |= kAnyPlaces & 0xF0;
   }
   for (int64_t k = 0; k < order.input_blocks; ++k, block += order.block_bytes()) {
     const uint8_t* rows = codes.data() + PackedBytes(k * stored_block, order.bits());
