@@ -19,7 +19,7 @@ int main(int count, char** arguments) {
     const std::string made = nibble::RandomModel("digests-" + std::string(model.name), config);
     const fs::path to = fs::path(arguments[1]) / std::string(model.name);
     fs::create_directories(to);
-    fs::copy(made, to, fs::copy_options::overwrite_existing);
+    fs::copy(made, to, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
     fs::copy_file(arguments[2], to / "tokenizer.json", fs::copy_options::overwrite_existing);
     fs::remove_all(made);
   }
