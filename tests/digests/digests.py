@@ -71,14 +71,16 @@ class Digests:
             digest.update(content if isinstance(content, bytes) else content.encode())
         print(f"{name}\t{digest.hexdigest()[:16]}", flush=True)
 
-    def run(self, name, *arguments):
-        """Digests what a command prints, or how it refuses; returns whether it did not."""
+    def run(self, name, *arguments, prints=True):
+        """Digests what a command prints, if that matters, or how it refuses; returns whether it
+        did not."""
         done = subprocess.run([self.nibble, *map(str, arguments)], capture_output=True, text=True,
                               check=False)
         made = done.returncode == 0
         text = done.stdout if made else done.stderr.splitlines()[-1]
-        self.add(name if made else f"{name} refused",
-                 steady_text(text).replace(str(self.work), ""))
+        if prints or not made:
+            self.add(name if made else f"{name} refused",
+                     steady_text(text).replace(str(self.work), ""))
         return made
 
     def model(self, name, path):
@@ -98,7 +100,7 @@ class Digests:
                 name = f"{model.name} {recipe}"
                 if not self.run(f"{name} quantize", "quantize", model, "-o", out, "--recipe", recipe,
                                 *FIELDS.get(recipe, []), "--calib-windows", 2, "--context", 64,
-                                "--force"):
+                                "--force", prints=False):
                     continue
                 for file in sorted(path for path in out.rglob("*") if path.is_file()):
                     self.add(f"{name} {file.relative_to(out)}", file.read_bytes())
