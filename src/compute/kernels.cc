@@ -68,7 +68,8 @@ constexpr ProductFormat kFormats[] = {
 }  // namespace
 
 ProductFormat MainProduct(const PackedLinear& linear) {
-  return {linear.weights.format, linear.input.activations, linear.weights.cols};
+  return {linear.weights.format, linear.input.activations, linear.weights.cols,
+          linear.input.tail_width > 0};
 }
 
 ProductFormat TailProduct(const PackedLinear& linear) {

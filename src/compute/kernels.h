@@ -19,6 +19,7 @@ namespace nibble {
 struct ProductFormat {
   FormatSpec weights, activations;
   int64_t cols = 0;
+  bool with_tail = false;  // a tail's product is added to it
 };
 
 // The product of a linear's columns in front of its tail, and that of the tail.

@@ -246,8 +246,9 @@ LinearId CudaBackend::Upload(const PackedLinear& linear) {
   const InputSpec& input = linear.input;
   std::optional<DeviceLinear> tail;
   if (input.tail_width > 0) tail.emplace(linear.tail, input.tail_activations, Tensor(), words_);
-  slot->emplace(Linear{DeviceLinear(linear.weights, input.activations, linear.bias, words_),
-                       std::move(tail)});
+  slot->emplace(Linear{
+      DeviceLinear(linear.weights, input.activations, linear.bias, words_, input.tail_width > 0),
+      std::move(tail)});
   return static_cast<LinearId>(slot - linears_.begin());
 }
 

@@ -63,9 +63,9 @@ WeightType WeightTypeOf(DType dtype) {
 }
 
 DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activations,
-                           const Tensor& bias, Buffer<LatticeWords>& words)
+                           const Tensor& bias, Buffer<LatticeWords>& words, bool with_tail)
     : capability_(Device::Current().major),
-      kind_(KindOf(capability_, {weights.format, activations, weights.cols})),
+      kind_(KindOf(capability_, {weights.format, activations, weights.cols, with_tail})),
       piece_(PieceOf({weights.format, activations, weights.cols})),
       weights_(weights.format),
       activations_(activations),
@@ -74,7 +74,7 @@ DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activ
       stride_((cols_ + kBlockInputs - 1) / kBlockInputs * kBlockInputs) {
   const bool codes = !OfFloats(kind_);
   if (codes && weights.format.second_level && kind_ != WeightKind::kLevels) {
-    *this = DeviceLinear(Widen(weights), activations, bias, words);
+    *this = DeviceLinear(Widen(weights), activations, bias, words, with_tail);
     return;
   }
   if (bias.data != nullptr) bias_ = FloatsToDevice(ToF32(bias).data);

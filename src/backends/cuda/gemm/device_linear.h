@@ -15,9 +15,9 @@ WeightType WeightTypeOf(DType dtype);
 class DeviceLinear {
  public:
   // `bias` may have no data. `words`: the table that all linears of codewords share, made by the
-  // first one.
+  // first one. with_tail: see ProductFormat.
   DeviceLinear(const PackedWeights& weights, const FormatSpec& activations, const Tensor& bias,
-               Buffer<LatticeWords>& words);
+               Buffer<LatticeWords>& words, bool with_tail = false);
 
   // y (+)= W a + bias on `stream`.
   struct Output {
