@@ -29,8 +29,6 @@ import urllib.request
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TINY = SOURCE / "samples" / "tiny"
-RECIPES = ["w4a8", "quarot", "nibble", "quik", "atom", "qserve", "quipsharp", "gptq", "awq",
-           "omniquant", "smoothquant", "rtn", "stored"]
 # Recipes whose defaults want wider layers than the models have.
 FIELDS = {"quik": ["--tail", "16"], "atom": ["--tail", "16", "--group", "32"]}
 PARTS = ["families", "goldens", "commands", "server"]
@@ -95,8 +93,12 @@ class Digests:
         source = self.work / "families"
         subprocess.run([self.models, source, TINY / "tokenizer.json"], check=True)
         out = self.work / "out"
+        help_text = subprocess.run([self.nibble, "quantize", "--help"], capture_output=True,
+                                   text=True, check=True).stdout
+        methods = help_text.partition("Method:\n")[2].partition("\n  --")[0]
+        recipes = re.findall(r"^\s+(\w+): ", methods, re.MULTILINE)
         for model in sorted(source.iterdir()):
-            for recipe in RECIPES:
+            for recipe in recipes:
                 name = f"{model.name} {recipe}"
                 if not self.run(f"{name} quantize", "quantize", model, "-o", out, "--recipe", recipe,
                                 *FIELDS.get(recipe, []), "--calib-windows", 2, "--context", 64,
